@@ -1,0 +1,186 @@
+"""The composition root: the only place where settings, store, engine, scheduler and server meet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import structlog
+
+from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.time import Clock
+from counterfoil.engine import Engine, EngineContext, Limits, system_clock
+from counterfoil.observability.logging import configure_logging
+from counterfoil.observability.metrics import Metrics
+from counterfoil.scheduler import SweepLoop
+from counterfoil.server.app import create_web_app
+from counterfoil.server.protocol import Runner
+from counterfoil.settings import Settings
+from counterfoil.store.commit import StoreFailure
+from counterfoil.store.doctor import Finding
+from counterfoil.store.secrets import load_or_create_secrets
+from counterfoil.store.sqlite.doctor import examine
+from counterfoil.store.sqlite.store import SqliteStore
+from counterfoil.transport.egress import EgressPolicy
+from counterfoil.transport.http import HttpTransport
+from counterfoil.transport.signing import Signer, Verifier
+
+T = TypeVar("T")
+SWITCH_INTERVAL_SECONDS = 0.0005
+"""How long one thread may keep the others waiting. The writer's thread needs the interpreter only for moments, but
+every moment that it waits for them is a moment in which nothing is committed."""
+
+log = structlog.get_logger(__name__)
+
+
+class StartFailure(Exception):
+    """The engine cannot start; the message says why, and what to do."""
+
+
+class Counterfoil:
+    """One node: ``async with Counterfoil(settings) as node`` serves until the block is left, then stops gracefully."""
+
+    def __init__(self, settings: Settings, clock: Clock = system_clock) -> None:
+        self.settings = settings
+        self._clock = clock
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        settings = self.settings
+        try:
+            secrets = load_or_create_secrets(settings.data, settings.receipt_secret_list)
+        except (OSError, ValueError) as error:
+            raise StartFailure(str(error)) from error
+        context = EngineContext(
+            Receipts(secrets),
+            defaults=settings.work,
+            retry_after_limit_ms=settings.retry_after_limit_ms,
+            clock=self._clock,
+        )
+        self._store = SqliteStore(settings.store_path, self._clock, settings.work, settings.readers)
+        self._transport = HttpTransport(
+            egress=EgressPolicy(settings.egress_allow, settings.egress_deny),
+            clock=self._clock,
+            max_response_bytes=settings.max_response_bytes,
+        )
+        self.metrics = Metrics()
+        secret = settings.signing_secret
+        self.engine = Engine(
+            self._store,
+            context,
+            self._transport,
+            self.metrics,
+            signer=Signer(secret) if secret else None,
+            verifier=Verifier(secret) if secret else None,
+            limits=Limits(
+                backlog=settings.backlog_limit,
+                batch=settings.batch_limit,
+                dispatches=settings.dispatch_concurrency,
+                dispatches_per_host=settings.dispatch_concurrency_per_host,
+            ),
+        )
+        self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)
+        self._runner = Runner(
+            create_web_app(self.engine, settings),
+            access_log=settings.access_log,
+            shutdown_timeout=settings.shutdown_grace_ms / 1000,
+        )
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Take no new work, let what is under way finish within the grace period, leave the rest for the next start."""
+        self.engine.accepting = False
+        self.engine.feed.close()
+        await self._sweeps.stop()
+        left, _ = await asyncio.gather(
+            self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server()
+        )
+        if left:
+            log.info("attempts_left", attempts=left, note="their outcome is unknown: the next start decides")
+        await self._transport.__aexit__(None, None, None)
+        await self._store.close()
+
+    async def _start(self) -> None:
+        async with contextlib.AsyncExitStack() as cleanup:
+            try:
+                await self._store.open()
+            except StoreFailure as failure:
+                raise StartFailure(str(failure)) from failure
+            cleanup.push_async_callback(self._store.close)
+            await cleanup.enter_async_context(self._transport)
+            self.engine.start()
+            cleanup.push_async_callback(self.engine.stop, 0)
+            await self._runner.setup()
+            cleanup.push_async_callback(self._runner.cleanup)
+            self.url = await self._listen()
+            self.engine.context.webhook_base_url = self.settings.webhook_base_url or self.url
+            self._sweeps.start()
+            cleanup.pop_all()
+
+    async def _listen(self) -> str:
+        from aiohttp import web  # noqa: PLC0415
+
+        host, port = self.settings.host, self.settings.port
+        try:
+            site = web.TCPSite(self._runner, host, port, backlog=1024)
+            await site.start()
+        except OSError as error:
+            raise StartFailure(f"cannot serve on {host}:{port}: {error.strerror or error}") from error
+        address = self._runner.addresses[0]
+        shown = f"[{host}]" if ":" in host else host
+        return f"http://{shown}:{address[1]}"
+
+    async def _close_server(self) -> None:
+        await self._runner.cleanup()
+
+
+async def serve_until_signalled(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT, then stop gracefully."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with Counterfoil(settings) as node:
+        print(f"listening on {node.url}", flush=True)
+        await stop.wait()
+        log.info("stopping", url=node.url)
+    return 0
+
+
+def serve(settings: Settings) -> int:
+    """``counterfoil serve``: the exit code, 0 after a graceful stop."""
+    configure_logging(settings)
+    try:
+        return run(serve_until_signalled(settings))
+    except StartFailure as failure:
+        print(f"counterfoil: {failure}", file=sys.stderr)
+        return 1
+
+
+def run_doctor(settings: Settings) -> list[Finding]:
+    """Check the invariants of a database, which may be in use; an empty list means that all of them hold."""
+    return examine(settings.store_path, settings.work)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run on the fastest event loop that there is."""
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+__all__ = ["Counterfoil", "Finding", "StartFailure", "run", "run_doctor", "serve"]

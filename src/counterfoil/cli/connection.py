@@ -1,0 +1,90 @@
+"""How the commands reach an engine: the options for it, and one call with its errors turned into one line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import click
+
+from counterfoil.cli.output import failure
+
+if TYPE_CHECKING:
+    from counterfoil.client import Client
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The engine that a command talks to."""
+
+    url: str
+    key: str | None = field(repr=False)
+
+    def call(self, ask: Callable[[Client], Awaitable[R]]) -> R:
+        """Ask the engine; whatever goes wrong ends the command with one line."""
+        from counterfoil.client import Client, ClientError
+
+        async def exchange() -> R:
+            async with Client(self.url, self.key) as client:
+                return await ask(client)
+
+        try:
+            return asyncio.run(exchange())
+        except ClientError as error:
+            raise failure(error) from None
+
+
+def connected(command: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
+    """Give a command --url and --key, and hand it the connection as its first argument."""
+
+    @click.option("--url", envvar="COUNTERFOIL_URL", default=DEFAULT_URL, show_default=True, help="The engine.")
+    @click.option("--key", envvar="COUNTERFOIL_KEY", help="The secret of an API key, if the engine wants one.")
+    @wraps(command)
+    def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
+        url, key = str(kwargs.pop("url")), kwargs.pop("key")
+        return command(Connection(url, str(key) if key else None), *args, **kwargs)
+
+    return with_connection
+
+
+def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """``name=value`` options as a mapping."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found
+
+
+def json_pairs(texts: Sequence[str], option: str) -> dict[str, Any]:
+    """``name=value`` options, each value as JSON where it is JSON and as a string where it is not."""
+    return {name: _json_or_text(value) for name, value in pairs(texts, option).items()}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def json_object(text: str, source: str) -> dict[str, Any]:
+    """The JSON object of a file or an option."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}", param_hint=source) from None
+    if not isinstance(value, dict):
+        raise click.BadParameter("must be a JSON object", param_hint=source)
+    return value

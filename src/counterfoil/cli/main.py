@@ -1,0 +1,33 @@
+"""The entry: every command, and nothing else."""
+
+from __future__ import annotations
+
+import click
+
+from counterfoil.cli.demo import demo
+from counterfoil.cli.doctor import doctor
+from counterfoil.cli.flows import flow
+from counterfoil.cli.keys import keys
+from counterfoil.cli.serve import serve
+from counterfoil.cli.steps import step
+from counterfoil.cli.work import work
+from counterfoil.version import __version__
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="counterfoil", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Async steps completed by webhook: one receipt, one outcome, whatever is retried, duplicated or late.
+
+    `counterfoil demo` shows it at work; `counterfoil serve` runs an engine. The commands that talk to an
+    engine find it by --url or COUNTERFOIL_URL, and use the API key in --key or COUNTERFOIL_KEY.
+    """
+
+
+for command in (serve, demo, step, flow, work, doctor, keys):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line: exit code 0, 1 when something failed, 2 for a wrong use."""
+    cli(prog_name="counterfoil")

@@ -1,0 +1,163 @@
+"""What the commands print: tables for people, JSON for scripts, and errors as one line with what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from counterfoil.client import ApiError, ClientError
+
+STATUS_STYLES = {
+    "active": "cyan",
+    "pending": "dim",
+    "held": "magenta",
+    "not_completed": "yellow",
+    "compensating": "yellow",
+    "succeeded": "green",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "dim red",
+    "skipped": "dim",
+}
+
+ADVICE = {
+    "UNKNOWN_STEP": "`counterfoil step list` shows the steps there are",
+    "UNKNOWN_FLOW": "`counterfoil flow list` shows the flows there are",
+    "UNKNOWN_WORK": "`counterfoil work list` shows the work items there are",
+    "UNREACHABLE_GOAL": "give the missing inputs with --init NAME=VALUE",
+    "INVALID_INPUT": "correct what is named and try again",
+    "INVALID_STEP": "correct what is named and put the step again",
+    "FLOW_EXISTS": "choose another --id, or look at the one there is with `counterfoil flow show`",
+    "FLOW_FINAL": "it has ended: `counterfoil flow result` shows how",
+    "UNAUTHENTICATED": "give the secret of an API key with --key or COUNTERFOIL_KEY",
+    "FORBIDDEN": "use an API key with a role that may do this (`counterfoil keys new` makes one)",
+    "PAYLOAD_TOO_LARGE": "send less, or raise max_body_bytes of the engine",
+    "INTERNAL": "the cause is in the engine's log",
+}
+
+
+class CommandFailed(click.ClickException):
+    """Ends a command with one line on stderr and exit code 1."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"error: {' '.join(self.message.split())}", file=file, err=file is None)
+
+
+def failure(error: ClientError) -> CommandFailed:
+    """A client's error as a command's end: its code, what it says, and what to do."""
+    from counterfoil.client import ApiError
+
+    return CommandFailed(_api_failure(error) if isinstance(error, ApiError) else str(error))
+
+
+def _api_failure(error: ApiError) -> str:
+    text = f"{error.code}: {error.message}"
+    faults = error.details.get("errors")
+    if isinstance(faults, list) and faults:
+        text += f" ({'; '.join(_fault(item) for item in faults)})"
+    if error.code == "UNAVAILABLE":
+        return f"{text}; try again in {error.retry_after or 1:g} s"
+    advice = ADVICE.get(error.code)
+    return f"{text}; {advice}" if advice else text
+
+
+def _fault(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    message = str(item.get("message") or item.get("msg") or "is wrong")
+    place = item.get("place") or item.get("attribute") or item.get("loc")
+    place = ".".join(str(part) for part in place) if isinstance(place, list | tuple) else place
+    return f"{place}: {message}" if place else message
+
+
+def print_json(document: Any, *, indent: int | None = 2) -> None:
+    click.echo(json.dumps(document, indent=indent, ensure_ascii=False))
+
+
+def stdout_console() -> Console:
+    """A console on stdout; where there is no terminal, lines are as long as they need to be."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=400)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, empty: str) -> None:
+    """A table; the first column holds ids, which are never cut."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for index, name in enumerate(columns):
+        table.add_column(name, no_wrap=index == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    if not table.row_count:
+        click.echo(empty, err=True)
+        return
+    stdout_console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, str | Text | None]]) -> None:
+    """Name and value, one a line; what is not known is left out."""
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        if value is not None:
+            table.add_row(name, value)
+    stdout_console().print(table)
+
+
+def status_text(status: str) -> Text:
+    from rich.text import Text
+
+    return Text(status, style=STATUS_STYLES.get(status, ""))
+
+
+def compact(value: Any, limit: int = 120) -> str:
+    """A JSON value on one line, cut where it gets long; empty for nothing."""
+    if value is None or value == {}:
+        return ""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def error_text(error: dict[str, Any] | None) -> str:
+    """A work item's or a flow's error as people read it."""
+    if not error:
+        return ""
+    return f"{error.get('code', 'ERROR')}: {error.get('message', '')}".rstrip(": ")
+
+
+def when(moment: str | None, now: datetime | None = None) -> str:
+    """How long ago, or in how long, a time of the engine is."""
+    if not moment:
+        return ""
+    try:
+        then = datetime.fromisoformat(moment)
+    except ValueError:
+        return moment
+    seconds = (then - (now or datetime.now(UTC))).total_seconds()
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+
+
+def span(seconds: float) -> str:
+    """A length of time in its two largest units at most."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for unit, size, lower, lower_size in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // lower_size
+            return f"{whole // size} {unit} {rest} {lower}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"

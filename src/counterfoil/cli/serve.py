@@ -1,0 +1,40 @@
+"""``counterfoil serve``: run an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from counterfoil.cli.output import CommandFailed
+
+if TYPE_CHECKING:
+    from counterfoil.settings import Settings
+
+
+@click.command()
+@click.option("--host", help="Address to serve on (default 127.0.0.1; others need API keys).")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port to serve on (default 8080; 0 takes a free one).")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Directory for database and secrets.")
+@click.option("--store", help="Where the state is kept (default: a SQLite file in the data directory).")
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Settings file (TOML).")
+def serve(host: str | None, port: int | None, data: Path | None, store: str | None, config: Path | None) -> None:
+    """Run the engine until SIGTERM or Ctrl-C.
+
+    Settings come from these flags, then the environment (COUNTERFOIL_*), then the file, then defaults.
+    """
+    from counterfoil.app import serve as serve_until_stopped
+
+    settings = settings_from(config, host=host, port=port, data=data, store=store)
+    raise click.exceptions.Exit(serve_until_stopped(settings))
+
+
+def settings_from(config: Path | None, **flags: Any) -> Settings:
+    """The settings of this process; what is wrong ends the command, named with what is allowed."""
+    from counterfoil.settings import SettingsError, load_settings
+
+    try:
+        return load_settings(config, **flags)
+    except SettingsError as error:
+        raise CommandFailed("; ".join(error.faults)) from None

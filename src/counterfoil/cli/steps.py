@@ -1,0 +1,92 @@
+"""``counterfoil step``: the registered steps."""
+
+from __future__ import annotations
+
+from typing import IO, Any
+
+import click
+
+from counterfoil.cli.connection import Connection, connected, json_object, json_pairs
+from counterfoil.cli.output import print_json, print_table
+
+
+@click.group()
+def step() -> None:
+    """Register, show and delete steps."""
+
+
+@step.command("list")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def list_steps(connection: Connection, as_json: bool) -> None:
+    """List the registered steps."""
+    steps = connection.call(lambda client: client.list_steps())
+    if as_json:
+        print_json({"steps": steps})
+        return
+    rows = [
+        (_id(item), str(item.get("kind", "")), str(item.get("endpoint", "")), item.get("name") or "") for item in steps
+    ]
+    print_table(("STEP", "KIND", "ENDPOINT", "NAME"), rows, empty="no step is registered: `counterfoil step put`")
+
+
+@step.command()
+@click.argument("step_id")
+@connected
+def show(connection: Connection, step_id: str) -> None:
+    """Show a step's whole definition, as JSON."""
+    print_json(connection.call(lambda client: client.get_step(step_id)))
+
+
+@step.command(
+    short_help="Register a step or change it.",
+    epilog="Example: counterfoil step put resize --endpoint http://127.0.0.1:9000/resize",
+)
+@click.argument("step_id")
+@click.argument("file", type=click.File("r"), required=False)
+@click.option("--endpoint", help="Where the step is called.")
+@click.option("--kind", type=click.Choice(["async", "sync"]), help="Completed by webhook, or by its answer.")
+@click.option("--name", help="A name for people.")
+@click.option("--work", multiple=True, metavar="NAME=VALUE", help="A work setting, such as max_retries=3.")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def put(
+    connection: Connection,
+    step_id: str,
+    file: IO[str] | None,
+    endpoint: str | None,
+    kind: str | None,
+    name: str | None,
+    work: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Register a step or change it: from FILE (JSON, - for stdin), from the options, or both."""
+    definition = json_object(file.read(), "FILE") if file is not None else {}
+    given = {"endpoint": endpoint, "kind": kind, "name": name}
+    definition.update({field: value for field, value in given.items() if value is not None})
+    if work:
+        definition["work"] = {**_object(definition.get("work")), **json_pairs(work, "--work")}
+    if not definition:
+        raise click.UsageError("give a FILE with the definition, or --endpoint")
+    document = connection.call(lambda client: client.put_step(step_id, definition))
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(f"step {step_id} is registered")
+
+
+@step.command()
+@click.argument("step_id")
+@connected
+def delete(connection: Connection, step_id: str) -> None:
+    """Delete a step. Flows that have it already keep it."""
+    connection.call(lambda client: client.delete_step(step_id))
+    click.echo(f"step {step_id} is deleted")
+
+
+def _id(item: dict[str, Any]) -> str:
+    return str(item.get("step_id", ""))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

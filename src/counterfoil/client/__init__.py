@@ -1,0 +1,40 @@
+"""For programs that use an engine: the API client and the worker kit."""
+
+from counterfoil.client.api import Client
+from counterfoil.client.documents import Event, Flow, FlowResult, StartedFlow, StepRun, WorkItem
+from counterfoil.client.errors import (
+    ApiError,
+    ClientError,
+    ConnectionFailed,
+    InvalidDispatch,
+    NotCompleted,
+    ReportRefused,
+    ReportUndelivered,
+    StepFailed,
+)
+from counterfoil.client.reports import Backoff, Receipt, Reporter, Verdict
+from counterfoil.client.worker import Assignment, Worker
+
+__all__ = [
+    "ApiError",
+    "Assignment",
+    "Backoff",
+    "Client",
+    "ClientError",
+    "ConnectionFailed",
+    "Event",
+    "Flow",
+    "FlowResult",
+    "InvalidDispatch",
+    "NotCompleted",
+    "Receipt",
+    "ReportRefused",
+    "ReportUndelivered",
+    "Reporter",
+    "StartedFlow",
+    "StepFailed",
+    "StepRun",
+    "Verdict",
+    "WorkItem",
+    "Worker",
+]

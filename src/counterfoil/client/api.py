@@ -1,0 +1,311 @@
+"""The API client: one method for each thing that a caller can ask of an engine.
+
+Answers are the engine's JSON documents, typed but not copied: a field that a newer engine adds is there
+too. Everything that fails raises a ``ClientError``; the API key never appears in a message or a ``repr``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+from yarl import URL
+
+from counterfoil.client.documents import Event, EventPage, Flow, FlowPage, FlowResult, StartedFlow, WorkItem, WorkPage
+from counterfoil.client.errors import ClientError, ConnectionFailed, Unavailable, api_error, parse_retry_after
+from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
+
+POLL_SECONDS = 30.0
+STREAM_SILENCE_SECONDS = 60.0
+RECONNECT_SECONDS = 0.25
+
+
+class Client:
+    """Talks to one engine; an async context manager that holds its connections.
+
+    ``key`` is the secret of an API key (none is needed on a loopback engine without keys).
+    ``timeout`` bounds each single request; ``patience`` how long a broken stream is picked up again.
+    """
+
+    def __init__(self, base_url: str, key: str | None = None, *, timeout: float = 30.0, patience: float = 60.0) -> None:
+        self.base_url = _checked_url(base_url)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._timeout = timeout
+        self._patience = patience
+        self._session: aiohttp.ClientSession | None = None
+
+    def __repr__(self) -> str:
+        return f"Client({self.base_url!r})"
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(headers=self._headers)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    async def put_step(self, step_id: str, definition: Mapping[str, Any]) -> dict[str, Any]:
+        """Register a step, or change it; work that runs already keeps the definition it began with."""
+        return await self._call("PUT", f"/api/v1/steps/{_part(step_id)}", body=dict(definition))
+
+    async def get_step(self, step_id: str) -> dict[str, Any]:
+        return await self._call("GET", f"/api/v1/steps/{_part(step_id)}")
+
+    async def list_steps(self) -> list[dict[str, Any]]:
+        document = await self._call("GET", "/api/v1/steps")
+        return cast("list[dict[str, Any]]", document["steps"])
+
+    async def delete_step(self, step_id: str) -> None:
+        await self._call("DELETE", f"/api/v1/steps/{_part(step_id)}")
+
+    # -- flows ---------------------------------------------------------------------------------
+
+    async def start_flow(
+        self,
+        goals: Sequence[str],
+        init: Mapping[str, Any] | None = None,
+        *,
+        flow_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> StartedFlow:
+        """Start a flow towards its goals. With an own ``flow_id`` a repeat is refused (``FlowExists``)."""
+        body: dict[str, Any] = {"goals": list(goals), "init": dict(init or {})}
+        if flow_id is not None:
+            body["flow_id"] = flow_id
+        if labels:
+            body["labels"] = dict(labels)
+        if metadata:
+            body["metadata"] = dict(metadata)
+        return cast(StartedFlow, await self._call("POST", "/api/v1/flows", body=body))
+
+    async def flow(self, flow_id: str) -> Flow:
+        return cast(Flow, await self._call("GET", f"/api/v1/flows/{_part(flow_id)}"))
+
+    async def flows(
+        self,
+        *,
+        status: str | None = None,
+        label: tuple[str, str] | None = None,
+        goal: str | None = None,
+        since: str | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> FlowPage:
+        """One page of flows, newest first; hand ``next_cursor`` back for the next one."""
+        wanted = {"status": status, "goal": goal, "since": since, "cursor": cursor, "limit": limit}
+        if label is not None:
+            wanted["label"] = ":".join(label)
+        return cast(FlowPage, await self._call("GET", "/api/v1/flows", query=wanted))
+
+    async def result(self, flow_id: str, wait: float = POLL_SECONDS) -> FlowResult:
+        """Wait up to ``wait`` seconds for the end of a flow; afterwards ``status`` says how far it is."""
+        loop = asyncio.get_running_loop()
+        over = loop.time() + wait
+        path = f"/api/v1/flows/{_part(flow_id)}/result"
+        while True:
+            poll = max(0.0, min(over - loop.time(), POLL_SECONDS))
+            query = {"wait": f"{poll:.3f}"}
+            status, document = await self._exchange("GET", path, query=query, extra_seconds=poll)
+            if status != 202 or loop.time() >= over:
+                return cast(FlowResult, document)
+
+    async def events(self, flow_id: str, *, cursor: str | None = None, limit: int | None = None) -> EventPage:
+        """One page of a flow's journal, oldest first."""
+        query = {"cursor": cursor, "limit": limit}
+        return cast(EventPage, await self._call("GET", f"/api/v1/flows/{_part(flow_id)}/events", query=query))
+
+    async def cancel(self, flow_id: str) -> Flow:
+        """Cancel a flow; again is fine, ``FlowFinal`` when it has ended otherwise."""
+        return cast(Flow, await self._call("POST", f"/api/v1/flows/{_part(flow_id)}/cancel"))
+
+    async def stream(self, flow_id: str | None = None, *, after: int | None = None) -> AsyncGenerator[Event, None]:
+        """Follow the journal: of one flow until it has ended, or of all flows for as long as the caller iterates.
+
+        ``after`` replays everything behind that sequence number (0: from the start). A broken
+        connection is picked up behind the last event seen: no gap, and no event twice.
+        """
+        path = "/api/v1/stream" if flow_id is None else f"/api/v1/flows/{_part(flow_id)}/stream"
+        loop = asyncio.get_running_loop()
+        seen, connected, give_up_at = after, False, loop.time()
+        while True:
+            try:
+                async with self._open_stream(path, seen) as response:
+                    connected = True
+                    async for event in _events_of(response):
+                        give_up_at = loop.time() + self._patience
+                        if seen is None or event["seq"] > seen:
+                            seen = event["seq"]
+                            yield event
+                if flow_id is not None and await self._has_ended(flow_id):
+                    return
+                give_up_at = loop.time() + self._patience
+            except (ConnectionFailed, Unavailable, aiohttp.ClientError, TimeoutError) as error:
+                if not connected or loop.time() >= give_up_at:
+                    raise self._no_answer(error) from None
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    # -- work and health -----------------------------------------------------------------------
+
+    async def work(
+        self,
+        *,
+        status: str | None = None,
+        step: str | None = None,
+        overdue: bool = False,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> WorkPage:
+        """One page of work items over all flows."""
+        wanted = {"status": status, "step": step, "cursor": cursor, "limit": limit}
+        if overdue:
+            wanted["overdue"] = "true"
+        return cast(WorkPage, await self._call("GET", "/api/v1/work", query=wanted))
+
+    async def work_item(self, work_id: str) -> WorkItem:
+        """One work item with its attempts."""
+        return cast(WorkItem, await self._call("GET", f"/api/v1/work/{_part(work_id)}"))
+
+    async def health(self) -> dict[str, Any]:
+        """Whether the engine is ready; raises ``Unavailable`` when it runs but is not."""
+        return await self._call("GET", "/readyz")
+
+    # -- the wire ------------------------------------------------------------------------------
+
+    async def _has_ended(self, flow_id: str) -> bool:
+        """A stream that ends may mean that its flow has, or only that the engine stops."""
+        status, _ = await self._exchange("GET", f"/api/v1/flows/{_part(flow_id)}/result", query={"wait": 0})
+        return status == 200
+
+    async def _call(
+        self, method: str, path: str, *, body: Any = None, query: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return (await self._exchange(method, path, body=body, query=query))[1]
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        extra_seconds: float = 0.0,
+    ) -> tuple[int, dict[str, Any]]:
+        params = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        sent = None if body is None else dump_json(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        try:
+            async with self._live_session().request(
+                method,
+                URL(self.base_url + path, encoded=True).update_query(params),
+                data=sent,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=self._timeout + extra_seconds),
+                allow_redirects=False,
+            ) as response:
+                raw = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._no_answer(error) from None
+        document = _document(raw)
+        if response.status >= 300 or (document is None and raw):
+            raise api_error(response.status, document, retry_after=parse_retry_after(response.headers))
+        return response.status, document or {}
+
+    def _open_stream(self, path: str, seen: int | None) -> _Stream:
+        headers = {"Accept": "text/event-stream"}
+        if seen is not None:
+            headers["Last-Event-ID"] = str(seen)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=STREAM_SILENCE_SECONDS)
+        url = URL(self.base_url + path, encoded=True)
+        return _Stream(self._live_session().get(url, headers=headers, timeout=timeout, allow_redirects=False))
+
+    def _live_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise ClientError("the client is not open: use it as `async with Client(...) as client:`")
+        return self._session
+
+    def _no_answer(self, error: BaseException) -> ClientError:
+        if isinstance(error, ClientError):
+            return error
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return ConnectionFailed(f"no engine answers at {self.base_url}: start one with `counterfoil serve`")
+        if isinstance(error, TimeoutError):
+            return ConnectionFailed(f"the engine at {self.base_url} did not answer within {self._timeout:g} s")
+        return ConnectionFailed(f"the connection to {self.base_url} broke ({type(error).__name__}): try again")
+
+
+class _Stream:
+    """An open SSE answer, or the engine's error as an exception."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        response: aiohttp.ClientResponse = await self._request.__aenter__()
+        if response.status == 200:
+            return response
+        raw = await response.read()
+        response.release()
+        raise api_error(response.status, _document(raw), retry_after=parse_retry_after(response.headers))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._request.__aexit__(kind, error, trace)
+
+
+async def _events_of(response: aiohttp.ClientResponse) -> AsyncIterator[Event]:
+    lines = SseLines()
+    async for chunk in response.content.iter_any():
+        for data in lines.feed(chunk):
+            yield cast(Event, parse_json(data))
+
+
+class SseLines:
+    """Cuts a byte stream into the data of server-sent events; comments (keep-alives) fall away."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        if b"\n" not in chunk:
+            self._rest += chunk
+            return
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            field, _, value = line.rstrip(b"\r").partition(b":")
+            if field == b"data":
+                self._data.append(value.removeprefix(b" "))
+            elif not field and not value and self._data:
+                yield b"\n".join(self._data)
+                self._data = []
+
+
+def _document(raw: bytes) -> dict[str, Any] | None:
+    try:
+        value = parse_json(raw) if raw else None
+    except JsonError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _checked_url(base_url: str) -> str:
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ClientError(f"{base_url!r} is no engine address: give one such as http://127.0.0.1:8080")
+    return base_url.rstrip("/")

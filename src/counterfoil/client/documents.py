@@ -1,0 +1,106 @@
+"""The engine's answers as types. They are the JSON documents themselves, so fields added later are there too."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+
+class WorkItem(TypedDict):
+    """One unit of a step in a flow, as it stands now."""
+
+    work_id: str
+    status: str
+    attempt: int
+    next_attempt_at: str | None
+    deadline_at: str | None
+    hold: Any
+    progress: float | None
+    outputs: dict[str, Any] | None
+    error: dict[str, Any] | None
+    flow_id: NotRequired[str]
+    step_id: NotRequired[str]
+    message: NotRequired[str | None]
+    created_at: NotRequired[str]
+    recorded_at: NotRequired[str | None]
+    attempts: NotRequired[list[dict[str, Any]]]
+
+
+class StepRun(TypedDict):
+    """A step inside one flow."""
+
+    status: str
+    work: list[WorkItem]
+
+
+class Flow(TypedDict):
+    """A flow with its steps and their work items."""
+
+    flow_id: str
+    status: str
+    goals: list[str]
+    init: dict[str, Any]
+    outputs: dict[str, Any]
+    error: dict[str, Any] | None
+    metadata: dict[str, Any]
+    labels: dict[str, str]
+    created_at: str
+    finished_at: str | None
+    steps: dict[str, StepRun]
+
+
+class StartedFlow(TypedDict):
+    """The answer to a start."""
+
+    flow_id: str
+    status: str
+    goals: list[str]
+    plan: dict[str, Any]
+    created_at: str
+
+
+class FlowResult(TypedDict):
+    """How a flow ended; while it has not, only ``flow_id`` and ``status`` say something."""
+
+    flow_id: str
+    status: str
+    outputs: NotRequired[dict[str, Any]]
+    error: NotRequired[dict[str, Any] | None]
+
+
+class Event(TypedDict):
+    """One entry of the journal."""
+
+    seq: int
+    type: str
+    at: str
+    flow_id: str
+    step_id: str | None
+    work_id: str | None
+    attempt: int | None
+    data: dict[str, Any] | None
+
+
+class FlowSummary(TypedDict):
+    """A flow as a list shows it."""
+
+    flow_id: str
+    status: str
+    goals: list[str]
+    created_at: str
+    outputs: NotRequired[dict[str, Any]]
+    error: NotRequired[dict[str, Any] | None]
+
+
+class FlowPage(TypedDict):
+    flows: list[FlowSummary]
+    next_cursor: str | None
+
+
+class EventPage(TypedDict):
+    events: list[Event]
+    next_cursor: str | None
+
+
+class WorkPage(TypedDict):
+    work: list[WorkItem]
+    next_cursor: str | None

@@ -1,0 +1,182 @@
+"""What can go wrong on the caller's side of the wire.
+
+ClientError
+├── ConnectionFailed        nobody answered, or the answer never came
+├── InvalidDispatch         what a step endpoint received is no dispatch
+├── ReportUndelivered       a report could not be handed in, however often it was tried
+├── ReportRefused           the engine refuses what was sent, and would refuse it again
+└── ApiError                the engine answered with an error
+    ├── NotFound            UnknownStep, UnknownFlow, UnknownWork
+    ├── Invalid             InvalidStep, InvalidInput, UnreachableGoal
+    ├── Conflict            FlowExists, FlowFinal
+    ├── Denied              Unauthenticated, Forbidden
+    └── Unavailable         not now; ``retry_after`` says when
+
+Two more are raised *by* step handlers, to say how a work item ended: StepFailed and NotCompleted.
+No message ever holds a receipt token or an API key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+
+class ClientError(Exception):
+    """The root: catch this one to catch everything that the client raises."""
+
+
+class ConnectionFailed(ClientError):
+    """No answer came. Whether the request was carried out is not known."""
+
+
+class InvalidDispatch(ClientError, ValueError):
+    """A request body that is not what the engine sends to a step endpoint."""
+
+
+class ReportUndelivered(ClientError):
+    """Every try to hand in a report failed; the engine will notice by the callback deadline."""
+
+
+class ReportRefused(ClientError):
+    """The engine refused a heartbeat for a reason that trying again cannot cure."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(f"{code}: {message}")
+
+
+class ApiError(ClientError):
+    """The engine's own error: ``code`` is stable, ``message`` for people, ``details`` for programs."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        details: Mapping[str, Any] | None = None,
+        *,
+        retry_after: float | None = None,
+    ) -> None:
+        self.status = status
+        self.code = code
+        self.message = message
+        self.details: dict[str, Any] = dict(details or {})
+        self.retry_after = retry_after
+        super().__init__(f"{code}: {message}")
+
+
+class NotFound(ApiError):
+    """There is no such thing."""
+
+
+class UnknownStep(NotFound):
+    """No step has this id."""
+
+
+class UnknownFlow(NotFound):
+    """No flow has this id."""
+
+
+class UnknownWork(NotFound):
+    """No work item has this id."""
+
+
+class Invalid(ApiError):
+    """The request itself is wrong; ``details`` says where."""
+
+
+class InvalidStep(Invalid):
+    """The step definition breaks a rule."""
+
+
+class InvalidInput(Invalid):
+    """A value is missing or of the wrong type."""
+
+
+class UnreachableGoal(Invalid):
+    """A goal needs inputs that nothing provides."""
+
+
+class Conflict(ApiError):
+    """The request is well formed, but the present state does not allow it."""
+
+
+class FlowExists(Conflict):
+    """A flow with this id was started before."""
+
+
+class FlowFinal(Conflict):
+    """The flow has ended."""
+
+
+class Denied(ApiError):
+    """The caller may not do this."""
+
+
+class Unauthenticated(Denied):
+    """An API key is needed, or the one given is wrong."""
+
+
+class Forbidden(Denied):
+    """The role of the API key does not allow it."""
+
+
+class Unavailable(ApiError):
+    """Nothing was recorded; the same request may be sent again after ``retry_after`` seconds."""
+
+
+BY_CODE: dict[str, type[ApiError]] = {
+    "UNKNOWN_STEP": UnknownStep,
+    "UNKNOWN_FLOW": UnknownFlow,
+    "UNKNOWN_WORK": UnknownWork,
+    "NOT_FOUND": NotFound,
+    "INVALID_STEP": InvalidStep,
+    "INVALID_INPUT": InvalidInput,
+    "UNREACHABLE_GOAL": UnreachableGoal,
+    "FLOW_EXISTS": FlowExists,
+    "FLOW_FINAL": FlowFinal,
+    "UNAUTHENTICATED": Unauthenticated,
+    "FORBIDDEN": Forbidden,
+    "UNAVAILABLE": Unavailable,
+}
+
+
+def api_error(status: int, body: Any, *, retry_after: float | None = None) -> ApiError:
+    """The error of an answer; one that is not the engine's (a proxy's page) is named by its status."""
+    error = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error, dict) or not isinstance(error.get("code"), str):
+        message = f"the answer (HTTP {status}) is not one of a Counterfoil engine; is the address right?"
+        return ApiError(status, f"HTTP_{status}", message, retry_after=retry_after)
+    code, details = error["code"], error.get("details")
+    kind = BY_CODE.get(code, ApiError)
+    message = str(error.get("message") or code)
+    return kind(status, code, message, details if isinstance(details, dict) else None, retry_after=retry_after)
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait by a ``Retry-After`` header, given as seconds or as a date."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        return None
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+class StepFailed(Exception):
+    """Raised by a step handler: the work failed for good, and trying again would not help."""
+
+
+class NotCompleted(Exception):
+    """Raised by a step handler: not this time; the engine tries again, not before ``retry_after`` seconds."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)

@@ -1,0 +1,1 @@
+"""The pure core: states, decisions and rules. No I/O, no clock, no async."""

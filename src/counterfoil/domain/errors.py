@@ -1,0 +1,219 @@
+"""Typed errors with stable codes: the closed set of what can be refused, and why.
+
+CounterfoilError
+├── Refused                 the state machine says no: a worker may treat it as final
+│   ├── WorkNotActive
+│   ├── AlreadySucceeded
+│   ├── AlreadyFailed
+│   ├── ConflictingResult
+│   └── WorkCancelled
+├── Unknown                 there is no such thing, or the caller may not know of it
+│   ├── UnknownReceipt
+│   ├── UnknownStep
+│   ├── UnknownFlow
+│   ├── UnknownWork
+│   └── UnknownRoute
+├── Invalid                 the request itself is wrong, and says where
+│   ├── InvalidResult
+│   ├── InvalidStep
+│   ├── InvalidInput
+│   └── UnreachableGoal
+├── Conflict                the request is fine, but not now
+│   ├── FlowExists
+│   └── FlowFinal
+├── Denied                  the caller is not who it must be
+│   ├── Unauthenticated
+│   ├── Forbidden
+│   └── InvalidSignature
+├── Unacceptable            the HTTP message is not one that this route takes
+│   ├── BadRequest
+│   ├── MethodNotAllowed
+│   ├── UnsupportedMediaType
+│   └── PayloadTooLarge
+├── Unavailable             not now: try again, nothing was recorded
+└── InternalError           a fault of the engine, never of the client
+
+The domain raises them; ``server/problems.py`` alone knows their HTTP statuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+
+class CounterfoilError(Exception):
+    """Something was refused; ``code`` is stable, ``message`` is for people, ``details`` for programs."""
+
+    code: ClassVar[str]
+    default_message: ClassVar[str] = ""
+
+    def __init__(self, message: str = "", **details: Any) -> None:
+        self.message = message or self.default_message
+        self.details = details
+        super().__init__(self.message)
+
+    def body(self) -> dict[str, Any]:
+        """The error as every answer shows it."""
+        return {"error": {"code": self.code, "message": self.message, "details": self.details}}
+
+
+class Refused(CounterfoilError):
+    """The state machine refuses the report; details carry ``status`` and ``recorded_at``."""
+
+
+class WorkNotActive(Refused):
+    code = "WORK_NOT_ACTIVE"
+    default_message = "this work has not been sent yet, so there is nothing to report on"
+
+
+class AlreadySucceeded(Refused):
+    code = "ALREADY_SUCCEEDED"
+    default_message = "this result is already recorded: the work succeeded"
+
+
+class AlreadyFailed(Refused):
+    code = "ALREADY_FAILED"
+    default_message = "this result is already recorded: the work failed"
+
+
+class ConflictingResult(Refused):
+    code = "CONFLICTING_RESULT"
+    default_message = "another result is already recorded, and the first one is final"
+
+
+class WorkCancelled(Refused):
+    code = "WORK_CANCELLED"
+    default_message = "this work was cancelled, its result is no longer wanted"
+
+
+class Unknown(CounterfoilError):
+    """There is no such thing."""
+
+
+class UnknownReceipt(Unknown):
+    code = "UNKNOWN_RECEIPT"
+    default_message = "no work of this flow and step has this receipt"
+
+
+class UnknownStep(Unknown):
+    code = "UNKNOWN_STEP"
+    default_message = "no step has this id"
+
+
+class UnknownFlow(Unknown):
+    code = "UNKNOWN_FLOW"
+    default_message = "no flow has this id"
+
+
+class UnknownWork(Unknown):
+    code = "UNKNOWN_WORK"
+    default_message = "no work item has this id"
+
+
+class UnknownRoute(Unknown):
+    code = "NOT_FOUND"
+    default_message = "nothing is served at this path; GET /openapi.json lists what is"
+
+
+class Invalid(CounterfoilError):
+    """The request is wrong; ``details.errors`` lists each place and what is wrong there."""
+
+
+class InvalidResult(Invalid):
+    code = "INVALID_RESULT"
+    default_message = "the body is not a StepResult"
+
+
+class InvalidStep(Invalid):
+    code = "INVALID_STEP"
+    default_message = "the step definition is not valid"
+
+
+class InvalidInput(Invalid):
+    code = "INVALID_INPUT"
+    default_message = "the request is not valid"
+
+
+class UnreachableGoal(Invalid):
+    code = "UNREACHABLE_GOAL"
+    default_message = "a goal needs inputs that nothing provides"
+
+
+class Conflict(CounterfoilError):
+    """The request is well formed, but the present state does not allow it."""
+
+
+class FlowExists(Conflict):
+    code = "FLOW_EXISTS"
+    default_message = "a flow with this id exists already"
+
+
+class FlowFinal(Conflict):
+    code = "FLOW_FINAL"
+    default_message = "the flow has already ended, there is nothing left to cancel"
+
+
+class Denied(CounterfoilError):
+    """The caller is not who it must be for this."""
+
+
+class Unauthenticated(Denied):
+    code = "UNAUTHENTICATED"
+    default_message = "an API key is needed: Authorization: Bearer <secret>, or Basic name:secret"
+
+
+class Forbidden(Denied):
+    code = "FORBIDDEN"
+    default_message = "the role of this API key does not allow it"
+
+
+class InvalidSignature(Denied):
+    code = "INVALID_SIGNATURE"
+    default_message = "this step wants completions signed with Standard Webhooks headers"
+
+
+class Unacceptable(CounterfoilError):
+    """The HTTP message is not one that this route takes."""
+
+
+class BadRequest(Unacceptable):
+    code = "BAD_REQUEST"
+    default_message = "the HTTP request is malformed"
+
+
+class MethodNotAllowed(Unacceptable):
+    code = "METHOD_NOT_ALLOWED"
+    default_message = "this path does not take this method"
+
+
+class UnsupportedMediaType(Unacceptable):
+    code = "UNSUPPORTED_MEDIA_TYPE"
+    default_message = "the body must be JSON: Content-Type: application/json"
+
+
+class PayloadTooLarge(Unacceptable):
+    code = "PAYLOAD_TOO_LARGE"
+    default_message = "the body is larger than this server takes"
+
+
+class Unavailable(CounterfoilError):
+    """Not now: nothing was recorded, and the same request may be sent again."""
+
+    code = "UNAVAILABLE"
+    default_message = "the engine cannot take this now, send it again later"
+
+
+class InternalError(CounterfoilError):
+    """A fault of the engine. Its cause is in the log, never in the answer."""
+
+    code = "INTERNAL"
+    default_message = "the engine failed to handle this request"
+
+
+def error_types(root: type[CounterfoilError] = CounterfoilError) -> Iterator[type[CounterfoilError]]:
+    """Every concrete error of the tree, for the reference and for the test that each has a status."""
+    for child in root.__subclasses__():
+        if "code" in vars(child):
+            yield child
+        yield from error_types(child)

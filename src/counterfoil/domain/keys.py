@@ -1,0 +1,19 @@
+"""Idempotency keys: made at the step boundary before the first attempt, the same in every attempt and process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from counterfoil.domain.canonical import digest
+from counterfoil.domain.steps import StepDefinition
+
+
+def idempotency_key(flow_id: str, item: int, step_id: str, definition: StepDefinition, arguments: dict[str, Any]) -> str:
+    """SHA-256 over scope, step and the arguments that count, as canonical JSON."""
+    rule = definition.effect.key
+    if rule.keep is not None:
+        kept = {name: arguments[name] for name in rule.keep if name in arguments}
+    else:
+        stripped = rule.strip or ()
+        kept = {name: value for name, value in arguments.items() if name not in stripped}
+    return digest([[flow_id, item], step_id, kept])

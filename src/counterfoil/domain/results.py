@@ -1,0 +1,48 @@
+"""What workers report: the StepResult and the heartbeat, as they come over the wire."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+
+from counterfoil.domain.canonical import same_json
+
+MAX_RETRY_AFTER_SECONDS = 31_536_000
+MAX_ERROR_CHARACTERS = 65_536
+
+
+class StepResult(BaseModel):
+    """One outcome: success with outputs, failure with an error, or not completed (``retriable``)."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    success: StrictBool
+    outputs: dict[str, Any] | None = None
+    error: Annotated[StrictStr, Field(max_length=MAX_ERROR_CHARACTERS)] | None = None
+    retriable: StrictBool | None = None
+    retry_after: Annotated[float, Field(ge=0, le=MAX_RETRY_AFTER_SECONDS, strict=True)] | None = None
+    attempt: Annotated[StrictInt, Field(ge=1)] | None = None
+
+    @property
+    def not_completed(self) -> bool:
+        """The worker gives the attempt back: neither a success nor a final failure."""
+        return not self.success and bool(self.retriable)
+
+    def reported(self) -> dict[str, Any]:
+        """What counts when two results are compared; absent and empty are the same."""
+        return {"success": self.success, "outputs": self.outputs or {}, "error": self.error}
+
+
+class Heartbeat(BaseModel):
+    """A sign of life, with how far the work has come."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+    progress: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
+    message: Annotated[StrictStr, Field(max_length=4096)] | None = None
+
+
+def same_result(recorded: dict[str, Any] | None, again: StepResult) -> bool:
+    """Whether a report repeats the recorded one, as canonical JSON (RFC 8785)."""
+    return recorded is not None and same_json(recorded, again.reported())

@@ -1,0 +1,98 @@
+"""The states and the moves between them, as data.
+
+Everything that moves goes through these tables: the decisions ask them, the SQL guards repeat them
+(a test compares the two), and the diagrams in the docs are drawn from them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class WorkStatus(StrEnum):
+    PENDING = "pending"
+    HELD = "held"
+    ACTIVE = "active"
+    NOT_COMPLETED = "not_completed"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class StepStatus(StrEnum):
+    PENDING = "pending"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+
+
+class FlowStatus(StrEnum):
+    ACTIVE = "active"
+    COMPENSATING = "compensating"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+WORK_MOVES: dict[WorkStatus, frozenset[WorkStatus]] = {
+    WorkStatus.PENDING: frozenset(
+        {WorkStatus.ACTIVE, WorkStatus.HELD, WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED}
+    ),
+    WorkStatus.HELD: frozenset(
+        {WorkStatus.PENDING, WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED}
+    ),
+    WorkStatus.ACTIVE: frozenset(
+        {WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.NOT_COMPLETED, WorkStatus.CANCELLED}
+    ),
+    WorkStatus.NOT_COMPLETED: frozenset(
+        {WorkStatus.ACTIVE, WorkStatus.HELD, WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED}
+    ),
+    WorkStatus.SUCCEEDED: frozenset(),
+    WorkStatus.FAILED: frozenset(),
+    WorkStatus.CANCELLED: frozenset(),
+}
+
+STEP_MOVES: dict[StepStatus, frozenset[StepStatus]] = {
+    StepStatus.PENDING: frozenset({StepStatus.ACTIVE, StepStatus.SKIPPED, StepStatus.CANCELLED}),
+    StepStatus.ACTIVE: frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED}),
+    StepStatus.COMPLETED: frozenset(),
+    StepStatus.FAILED: frozenset(),
+    StepStatus.SKIPPED: frozenset(),
+    StepStatus.CANCELLED: frozenset(),
+}
+
+FLOW_MOVES: dict[FlowStatus, frozenset[FlowStatus]] = {
+    FlowStatus.ACTIVE: frozenset(
+        {FlowStatus.COMPLETED, FlowStatus.FAILED, FlowStatus.CANCELLED, FlowStatus.COMPENSATING}
+    ),
+    FlowStatus.COMPENSATING: frozenset({FlowStatus.FAILED, FlowStatus.CANCELLED}),
+    FlowStatus.COMPLETED: frozenset(),
+    FlowStatus.FAILED: frozenset({FlowStatus.ACTIVE}),
+    FlowStatus.CANCELLED: frozenset(),
+}
+
+FINAL_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED})
+OPEN_WORK = frozenset(WorkStatus) - FINAL_WORK
+FINAL_STEPS = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
+FINAL_FLOWS = frozenset({FlowStatus.COMPLETED, FlowStatus.FAILED, FlowStatus.CANCELLED})
+
+
+class IllegalMove(AssertionError):
+    """A decision asked for a move that the table does not have: a bug, never a client's fault."""
+
+
+def check_work_move(before: WorkStatus, after: WorkStatus) -> None:
+    if after not in WORK_MOVES[before]:
+        raise IllegalMove(f"work: {before} -> {after}")
+
+
+def check_step_move(before: StepStatus, after: StepStatus) -> None:
+    if after not in STEP_MOVES[before]:
+        raise IllegalMove(f"step: {before} -> {after}")
+
+
+def check_flow_move(before: FlowStatus, after: FlowStatus) -> None:
+    if after not in FLOW_MOVES[before]:
+        raise IllegalMove(f"flow: {before} -> {after}")

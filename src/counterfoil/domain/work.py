@@ -1,0 +1,203 @@
+"""Decisions about one work item: pure functions of its state, what happened, the step's rules and the time.
+
+Each returns the events to record; none changes anything. First outcome wins: nothing here ever leaves a final state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from counterfoil.domain.errors import AlreadyFailed, AlreadySucceeded, ConflictingResult, WorkCancelled, WorkNotActive
+from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.flows import invalid_outputs
+from counterfoil.domain.model import StepVersion, Work
+from counterfoil.domain.results import Heartbeat, StepResult, same_result
+from counterfoil.domain.retry import backoff_ms, retries_left
+from counterfoil.domain.states import FINAL_WORK, WorkStatus
+from counterfoil.domain.time import optional_rfc3339
+
+SYNC_GRACE_MS = 5_000
+"""How long after a sync call's own timeout the sweep takes the item for lost: the call itself always ends first."""
+
+
+class Verdict(StrEnum):
+    """What became of a report that was not refused."""
+
+    ACCEPTED = "accepted"
+    STALE = "stale"
+    DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True)
+class RetryRules:
+    """What a decision about another attempt needs beside the step's own rules."""
+
+    draw: float
+    retry_after_limit_ms: int
+
+
+def work_event(work: Work, event_type: EventType, now: int, data: dict[str, Any] | None = None) -> Event:
+    """An event of this work item at its present attempt."""
+    return Event(event_type, now, work.flow_id, work.step_id, work.work_id, work.attempt, data or {})
+
+
+def dispatch(work: Work, step: StepVersion, owner: str, now: int) -> Event:
+    """The intent to send the next attempt: committed before any byte leaves."""
+    rules = step.work
+    if step.definition.kind == "async":
+        wait = min(rules.deadline_ms, rules.heartbeat_timeout_ms or rules.deadline_ms)
+        deadline_at: int | None = now + wait
+        due_at = now + wait
+    else:
+        deadline_at = None
+        due_at = now + rules.ack_timeout_ms + SYNC_GRACE_MS
+    event = work_event(work, EventType.WORK_DISPATCHED, now)
+    event.attempt = work.attempt + 1
+    event.data = {
+        "owner": owner,
+        "ack_deadline_at": now + rules.ack_timeout_ms,
+        "deadline_at": deadline_at,
+        "due_at": due_at,
+    }
+    return event
+
+
+def acknowledge(work: Work, now: int, http_status: int | None, note: str | None) -> Event:
+    """The endpoint took the attempt; now the callback deadline alone runs."""
+    data: dict[str, Any] = {"http_status": http_status}
+    if note:
+        data["note"] = note
+    return work_event(work, EventType.WORK_ACKNOWLEDGED, now, data)
+
+
+def refuse_if_closed(work: Work, result: StepResult | None, duplicate_status: int = 400) -> bool:
+    """Raise the refusal of a report on work that is final or was never sent; True for a tolerated repeat."""
+    details: dict[str, Any] = {"status": work.status, "recorded_at": optional_rfc3339(work.recorded_at)}
+    if work.status is WorkStatus.CANCELLED:
+        raise WorkCancelled(**details)
+    if work.status in FINAL_WORK:
+        if result is not None:
+            details["same_result"] = same_result(work.result, result)
+            if not details["same_result"]:
+                raise ConflictingResult(**details)
+            if duplicate_status == 200:
+                return True
+        raise (AlreadySucceeded if work.status is WorkStatus.SUCCEEDED else AlreadyFailed)(**details)
+    if work.attempt == 0:
+        raise WorkNotActive(**details)
+    return False
+
+
+def report(
+    work: Work, result: StepResult, step: StepVersion, retry: RetryRules, now: int, via: str = "webhook"
+) -> tuple[Verdict, list[Event]]:
+    """Decide a StepResult, whichever way it came; raises the refusal that tells precisely why."""
+    if refuse_if_closed(work, result, step.definition.duplicate_status):
+        return Verdict.DUPLICATE, []
+    if result.not_completed:
+        return _report_not_completed(work, result, step, retry, now, via)
+    if not result.success:
+        error = {"code": "STEP_FAILED", "message": result.error or "the step failed without saying why"}
+        return Verdict.ACCEPTED, [_failed(work, now, error, result, via)]
+    wrong = invalid_outputs(step.definition, result.outputs or {}) if step.definition.attributes else []
+    if wrong:
+        text = "; ".join(f"{item['attribute']} {item['message']}" for item in wrong)
+        error = {"code": "INVALID_OUTPUT", "message": text, "attribute": wrong[0]["attribute"], "errors": wrong}
+        return Verdict.ACCEPTED, [_failed(work, now, error, result, via)]
+    data = {"result": result.reported(), "via": via}
+    return Verdict.ACCEPTED, [work_event(work, EventType.WORK_SUCCEEDED, now, data)]
+
+
+def give_back(
+    work: Work,
+    step: StepVersion,
+    retry: RetryRules,
+    now: int,
+    *,
+    code: str,
+    message: str,
+    delivery: str,
+    retry_after_ms: int | None = None,
+    result: StepResult | None = None,
+    via: str = "engine",
+) -> Event:
+    """The attempt is over without an outcome: wait for the next one, or fail when none is left."""
+    cause = {"code": code, "message": message}
+    if not retries_left(step.work, work.attempt):
+        attempts = "1 attempt" if work.attempt == 1 else f"{work.attempt} attempts"
+        error = {"code": "RETRIES_EXHAUSTED", "message": f"gave up after {attempts}: {message}", "cause": cause}
+        return _failed(work, now, error, result, via, delivery=delivery)
+    delay = backoff_ms(step.work, work.attempt, retry.draw, retry_after_ms, retry.retry_after_limit_ms)
+    data = {"error": cause, "delivery": delivery, "next_attempt_at": now + delay, "via": via}
+    return work_event(work, EventType.WORK_NOT_COMPLETED, now, data)
+
+
+def fail(work: Work, now: int, code: str, message: str, via: str) -> Event:
+    """The endpoint's own answer rules out any outcome but failure."""
+    return _failed(work, now, {"code": code, "message": message}, None, via)
+
+
+def beat(work: Work, heartbeat: Heartbeat, step: StepVersion, now: int) -> list[Event]:
+    """A sign of life: the callback deadline of active work moves on. Cancelled work is answered, not refused."""
+    if work.status is WorkStatus.CANCELLED:
+        return []
+    refuse_if_closed(work, None)
+    deadline_at = None
+    if work.status is WorkStatus.ACTIVE and work.deadline_at is not None:
+        deadline_at = max(work.deadline_at, now + (step.work.heartbeat_timeout_ms or step.work.deadline_ms))
+    data = {"progress": heartbeat.progress, "message": heartbeat.message, "deadline_at": deadline_at}
+    return [work_event(work, EventType.WORK_HEARTBEAT, now, data)]
+
+
+def cancel(work: Work, now: int, reason: str) -> Event:
+    """The result is no longer wanted."""
+    return work_event(work, EventType.WORK_CANCELLED, now, {"reason": reason})
+
+
+def _report_not_completed(
+    work: Work, result: StepResult, step: StepVersion, retry: RetryRules, now: int, via: str
+) -> tuple[Verdict, list[Event]]:
+    message = result.error or "the worker reported the work as not completed"
+    retry_after_ms = None if result.retry_after is None else round(result.retry_after * 1000)
+    if result.attempt is not None and result.attempt < work.attempt and work.status is WorkStatus.ACTIVE:
+        return Verdict.STALE, []
+    if work.status is WorkStatus.ACTIVE:
+        event = give_back(
+            work,
+            step,
+            retry,
+            now,
+            code="NOT_COMPLETED",
+            message=message,
+            delivery="answered",
+            retry_after_ms=retry_after_ms,
+            result=result,
+            via=via,
+        )
+        return Verdict.ACCEPTED, [event]
+    if (work.error or {}).get("code") == "NOT_COMPLETED" or work.due_at is None:
+        return Verdict.DUPLICATE, []
+    # The engine gave the attempt back before the worker did (a timeout, say): only the worker's pause is news.
+    not_before = now + min(retry_after_ms or 0, retry.retry_after_limit_ms)
+    data = {
+        "next_attempt_at": max(work.due_at, not_before),
+        "error": {"code": "NOT_COMPLETED", "message": message},
+        "via": via,
+    }
+    return Verdict.ACCEPTED, [work_event(work, EventType.WORK_POSTPONED, now, data)]
+
+
+def _failed(
+    work: Work,
+    now: int,
+    error: dict[str, Any],
+    result: StepResult | None,
+    via: str,
+    delivery: str = "answered",
+) -> Event:
+    data: dict[str, Any] = {"error": error, "via": via, "delivery": delivery}
+    if result is not None:
+        data["result"] = result.reported()
+    return work_event(work, EventType.WORK_FAILED, now, data)

@@ -1,0 +1,54 @@
+"""Cancelling a flow, and what became of telling its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from counterfoil.domain.errors import FlowFinal
+from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.settle import end_early
+from counterfoil.domain.states import FINAL_FLOWS, FlowStatus
+from counterfoil.store.world import Needs, World
+
+
+@dataclass
+class Cancel:
+    """``POST /api/v1/flows/{id}/cancel``: open work becomes cancelled. Again on a cancelled flow changes nothing."""
+
+    flow_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.open_flows.add(self.flow_id)
+
+    def decide(self, world: World, now: int) -> None:
+        flow = world.flow(self.flow_id)
+        if flow.status is FlowStatus.CANCELLED:
+            return
+        if flow.status in FINAL_FLOWS:
+            raise FlowFinal(f"the flow has already {flow.status}", flow_id=flow.flow_id, status=flow.status)
+        end_early(world, self.flow_id, now, EventType.FLOW_CANCELLED, {}, "the flow was cancelled")
+
+
+@dataclass
+class RecordCancelCall:
+    """A cancel call was made: forget it when it is done, else try again at ``retry_at``."""
+
+    call_id: str
+    delivered: bool
+    retry_at: int | None
+    note: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.calls.add(self.call_id)
+
+    def decide(self, world: World, now: int) -> None:
+        call = world.call(self.call_id)
+        if call is None:
+            return
+        if self.retry_at is not None:
+            world.call_later(replace(call, attempt=call.attempt + 1, due_at=self.retry_at))
+            return
+        kind = EventType.CANCEL_DELIVERED if self.delivered else EventType.CANCEL_UNDELIVERED
+        data = {"calls": call.attempt + 1, "note": self.note}
+        world.record(Event(kind, now, call.flow_id, call.step_id, call.work_id, data=data))
+        world.forget_call(self.call_id)

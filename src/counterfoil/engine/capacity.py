@@ -1,0 +1,64 @@
+"""How many dispatches may be under way: overall, and to one host, so that a slow host cannot starve the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from counterfoil.domain.model import host_of
+
+
+class Slots:
+    """Dispatches under way, counted. ``waiting``: lanes that hold due work which found no place. ``full``: steps
+    that have as many items out as their ``parallelism`` allows; one that comes back makes room again."""
+
+    def __init__(self, total: int, per_host: int) -> None:
+        self._total = total
+        self._per_host = per_host
+        self._under_way = 0
+        self._by_host: Counter[str] = Counter()
+        self.waiting: set[str] = set()
+        self.full: set[str] = set()
+
+    @property
+    def under_way(self) -> int:
+        return self._under_way
+
+    def occupy(self, lane: str) -> None:
+        self._under_way += 1
+        self._by_host[host_of(lane)] += 1
+
+    def release(self, lane: str) -> None:
+        host = host_of(lane)
+        self._under_way -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    def free(self) -> int:
+        return self._total - self._under_way
+
+    def free_to(self, host: str) -> int:
+        return min(self.free(), self._per_host - self._by_host[host])
+
+
+class BatchCapacity:
+    """The places that one batch may take. They are occupied when it has committed; if it fails, nothing was taken."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._taken = 0
+        self._taken_by_host: Counter[str] = Counter()
+
+    def take(self, lane: str) -> bool:
+        host = host_of(lane)
+        if self._taken >= self._slots.free() or self._taken_by_host[host] >= self._slots.free_to(host):
+            return False
+        self._taken += 1
+        self._taken_by_host[host] += 1
+        return True
+
+    def note_full(self, step_id: str) -> None:
+        self._slots.full.add(step_id)
+
+    def take_at_once(self, lane: str) -> bool:
+        return lane not in self._slots.waiting and self.take(lane)

@@ -1,0 +1,41 @@
+"""Claiming due work for dispatch: the intent is committed before any byte is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.work import dispatch
+from counterfoil.store.world import Needs, World
+
+CLAIMABLE = (WorkStatus.PENDING, WorkStatus.NOT_COMPLETED)
+
+
+@dataclass(slots=True)
+class Claim:
+    """Claim one item that is due, if there is room: a place of this node, and the step's ``parallelism``."""
+
+    work_id: str
+    flow_id: str
+    node_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.work.add(self.work_id)
+        needs.inputs.add(self.flow_id)
+
+    def decide(self, world: World, now: int) -> bool:
+        """Whether it was claimed. What was found due a moment ago may have ended or been claimed since."""
+        work = world.work(self.work_id)
+        if work.status not in CLAIMABLE or work.due_at is None or work.due_at > now:
+            return False
+        step = world.version(work.version)
+        limit = step.work.parallelism
+        if limit is not None and world.active_count(work.step_id) >= limit:
+            world.capacity.note_full(work.step_id)
+            return False
+        if not world.capacity.take(work.lane):
+            return False
+        if limit is not None:
+            world.count_active(work.step_id)
+        world.record(dispatch(work, step, self.node_id, now))
+        return True

@@ -1,0 +1,246 @@
+"""Dispatching: send what was claimed, and record what the endpoint said.
+
+The protocol. An attempt is sent only after its intent was committed (``committed`` is called with what the batch
+wrote). Its reply is recorded against that very attempt of that very owner: if anything else happened to the item in
+the meantime (a webhook, a deadline, a cancellation), the reply is too late and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from counterfoil.domain.errors import CounterfoilError, Unavailable
+from counterfoil.domain.events import EventType
+from counterfoil.domain.flows import arguments_for
+from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.model import FlowInputs, StepVersion, Work
+from counterfoil.domain.replies import Acknowledged, Failed, NotCompleted, Outcome, Reply, classify
+from counterfoil.domain.settle import settle
+from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.domain.work import RetryRules, acknowledge, fail, give_back, report
+from counterfoil.engine.capacity import BatchCapacity, Slots
+from counterfoil.engine.context import EngineContext
+from counterfoil.observability.metrics import Metrics
+from counterfoil.store.commit import GroupCommit
+from counterfoil.store.world import Needs, World
+from counterfoil.version import __version__
+
+USER_AGENT = f"counterfoil/{__version__}"
+LONGEST_PAUSE_SECONDS = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class Transport(Protocol):
+    """Outbound HTTP that never raises for what the network does."""
+
+    async def post(self, url: str, *, body: bytes, headers: dict[str, str], timeout_ms: int) -> Reply: ...
+
+
+class MessageSigner(Protocol):
+    """Signs an outgoing message as Standard Webhooks has it."""
+
+    def headers(self, message_id: str, now_ms: int, body: bytes) -> dict[str, str]: ...
+
+
+class RecordReply:
+    """What the endpoint's answer means for the attempt that it answers."""
+
+    def __init__(self, work: Work, outcome: Outcome, http_status: int | None, retry: RetryRules) -> None:
+        self._work_id = work.work_id
+        self._attempt = work.attempt
+        self._owner = work.owner
+        self._outcome = outcome
+        self._http_status = http_status
+        self._retry = retry
+
+    def needs(self, needs: Needs) -> None:
+        needs.work.add(self._work_id)
+
+    def decide(self, world: World, now: int) -> str:
+        """What became of the attempt, in a word for the metrics."""
+        work = world.work(self._work_id)
+        if work.status is not WorkStatus.ACTIVE or (work.attempt, work.owner) != (self._attempt, self._owner):
+            return "late"
+        outcome = self._outcome
+        if isinstance(outcome, Acknowledged):
+            world.record(acknowledge(work, now, self._http_status, outcome.note))
+            return "acknowledged"
+        if isinstance(outcome, NotCompleted):
+            event = give_back(
+                work,
+                world.version(work.version),
+                self._retry,
+                now,
+                code=outcome.code,
+                message=outcome.message,
+                delivery=outcome.delivery,
+                retry_after_ms=outcome.retry_after_ms,
+                via="response",
+            )
+            world.record(event)
+            word = "not_delivered" if outcome.delivery == "not_delivered" else str(outcome.delivery)
+        elif isinstance(outcome, Failed):
+            world.record(fail(work, now, outcome.code, outcome.message, "response"))
+            word = "failed"
+        else:
+            _, events = report(work, outcome.result, world.version(work.version), self._retry, now, via="response")
+            for event in events:
+                world.record(event)
+            word = str(world.work(self._work_id).status)
+        settle(world, work.flow_id, now)
+        return word
+
+
+class Dispatcher:
+    """Sends claimed work, so many at a time, and brings every reply home."""
+
+    def __init__(
+        self,
+        context: EngineContext,
+        commit: GroupCommit,
+        transport: Transport,
+        signer: MessageSigner | None,
+        metrics: Metrics,
+        slots: Slots,
+    ) -> None:
+        self._context = context
+        self._commit = commit
+        self._transport = transport
+        self._signer = signer
+        self._metrics = metrics
+        self.slots = slots
+        self.freed: Callable[[], None] = lambda: None
+        """Called when a place became free that something waits for."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def prepare(self, world: World) -> None:
+        if not self._stopping:
+            world.capacity = BatchCapacity(self.slots)
+
+    def committed(self, world: World) -> None:
+        """Send every attempt whose intent has just been committed."""
+        for event in world.changes.events:
+            if event.type is EventType.WORK_DISPATCHED and event.work_id is not None:
+                work = world.work(event.work_id)
+                self._launch(work, world.version(work.version), world.inputs(work.flow_id))
+
+    def stop(self) -> None:
+        """Claim nothing more; what is under way goes on."""
+        self._stopping = True
+
+    async def drain(self, timeout_seconds: float) -> int:
+        """Wait for what is under way, then give up on the rest: the next start treats it as unknown."""
+        self._stopping = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_seconds)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        return len(left)
+
+    def _launch(self, work: Work, step: StepVersion, inputs: FlowInputs) -> None:
+        self.slots.occupy(work.lane)
+        task = asyncio.create_task(self._attempt(work, step, inputs))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _attempt(self, work: Work, step: StepVersion, inputs: FlowInputs) -> None:
+        try:
+            body = dump_json(self._request(work, step, inputs))
+            reply = await self._transport.post(
+                step.definition.endpoint,
+                body=body,
+                headers=self._headers(work, body),
+                timeout_ms=step.work.ack_timeout_ms,
+            )
+        finally:
+            self.slots.release(work.lane)
+            if self.slots.waiting:
+                self.freed()
+        outcome = classify(reply, step.definition.kind)
+        await self._record(RecordReply(work, outcome, reply.status, self._context.retry_rules()), work)
+
+    async def _record(self, command: RecordReply, work: Work) -> None:
+        """A reply must not get lost because the store is away for a moment: try until it is recorded."""
+        pause = 0.05
+        while True:
+            try:
+                self._metrics.dispatched(await self._commit.submit(command))
+                return
+            except Unavailable:
+                if self._commit.closed:
+                    return
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            except CounterfoilError:
+                log.exception("reply_not_recorded", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
+                return
+
+    def _request(self, work: Work, step: StepVersion, inputs: FlowInputs) -> dict[str, Any]:
+        """The body that the endpoint receives. The flow's own metadata never overrides the engine's."""
+        definition = step.definition
+        token = self._context.receipts.issue(work.flow_id, work.step_id, work.work_id)
+        metadata: dict[str, Any] = {
+            **inputs.metadata,
+            "flow_id": work.flow_id,
+            "step_id": work.step_id,
+            "work_id": work.work_id,
+            "receipt_token": token,
+            "attempt": work.attempt,
+            "max_attempts": step.work.max_attempts,
+            "idempotency_key": work.idempotency_key,
+            "retry_context": retry_context(work),
+        }
+        if definition.kind == "async":
+            url = f"{self._context.webhook_base_url}/webhook/{work.flow_id}/{work.step_id}/{token}"
+            metadata["webhook_url"] = url
+            metadata["heartbeat_url"] = f"{url}/heartbeat"
+            metadata["deadline_at"] = optional_rfc3339(work.deadline_at)
+        else:
+            for name in ("webhook_url", "heartbeat_url", "deadline_at"):
+                metadata.pop(name, None)
+        return {"arguments": arguments_for(definition, inputs.init), "metadata": metadata}
+
+    def _headers(self, work: Work, body: bytes) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": USER_AGENT,
+            "Idempotency-Key": work.idempotency_key,
+            "traceparent": traceparent(work),
+        }
+        if self._signer is not None:
+            message_id = f"{work.work_id}.{work.attempt}"
+            headers.update(self._signer.headers(message_id, self._context.clock(), body))
+        return headers
+
+
+def retry_context(work: Work) -> dict[str, Any]:
+    """What an endpoint may want to know of the attempts before this one: ten fields, always all of them."""
+    return {
+        "gate_count": work.attempt,
+        "completion_count": 0,
+        "prior_completion_status": "none" if work.attempt <= 1 else "gated_not_completed",
+        "prior_output_available": False,
+        "prior_output": None,
+        "prior_completion_at": None,
+        "first_attempt_at": rfc3339(work.first_sent_at or 0),
+        "last_attempt_at": rfc3339(work.sent_at or 0),
+        "last_decision": "allow",
+        "idempotency_key": work.idempotency_key,
+    }
+
+
+def traceparent(work: Work) -> str:
+    """One trace for a flow, one span for an attempt: the same ids wherever they are made."""
+    trace = hashlib.blake2b(work.flow_id.encode(), digest_size=16).hexdigest()
+    span = hashlib.blake2b(f"{work.work_id}.{work.attempt}".encode(), digest_size=8).hexdigest()
+    return f"00-{trace}-{span}-01"

@@ -1,0 +1,138 @@
+"""Rows as the JSON documents that the API shows. Never a token: the database holds none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from counterfoil.domain.jsontext import dump_json, parse_json
+from counterfoil.domain.steps import StepDefinition, WorkDefaults
+from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.store.protocol import Row
+
+Document = dict[str, Any]
+
+
+def fragment(text: str | None, default: str = "null") -> orjson.Fragment:
+    """JSON text from a column, passed on as it is."""
+    return orjson.Fragment(text if text is not None else default)
+
+
+def step_document(row: Row, defaults: WorkDefaults) -> Document:
+    step_id, version, definition, created_at, updated_at = row
+    return registered_step(
+        step_id, version, StepDefinition.model_validate_json(definition), defaults, created_at, updated_at
+    )
+
+
+def registered_step(
+    step_id: str, version: str, definition: StepDefinition, defaults: WorkDefaults, created_at: int, updated_at: int
+) -> Document:
+    """A definition with everything that it inherits, as it will be used."""
+    document = definition.model_dump(mode="json", by_alias=True)
+    document["attributes"] = {
+        name: attribute.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        for name, attribute in definition.attributes.items()
+    }
+    document["name"] = definition.name or step_id
+    document["work"] = definition.work.resolve(defaults).model_dump(mode="json")
+    return {
+        "step_id": step_id,
+        **document,
+        "version": version,
+        "created_at": rfc3339(created_at),
+        "updated_at": rfc3339(updated_at),
+    }
+
+
+def listed_flow(row: Row) -> Document:
+    """A flow in a list: its own state, without its steps."""
+    _, flow_id, status, goals, created_at, outputs, error, finished_at, metadata, labels = row
+    return {
+        "flow_id": flow_id,
+        "status": status,
+        "goals": fragment(goals),
+        "outputs": fragment(outputs, "{}"),
+        "error": fragment(error),
+        "metadata": fragment(metadata),
+        "labels": fragment(labels),
+        "created_at": rfc3339(created_at),
+        "finished_at": optional_rfc3339(finished_at),
+    }
+
+
+def work_document(row: Row) -> Document:
+    (_, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
+     result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key) = row  # fmt: skip
+    waits = status in ("pending", "not_completed")
+    return {
+        "work_id": work_id,
+        "flow_id": flow_id,
+        "step_id": step_id,
+        "item": item,
+        "status": status,
+        "attempt": attempt,
+        "next_attempt_at": optional_rfc3339(due_at) if waits else None,
+        "deadline_at": optional_rfc3339(deadline_at),
+        "hold": hold,
+        "progress": progress,
+        "message": message,
+        "outputs": None if result is None else parse_json(result)["outputs"],
+        "error": fragment(error),
+        "idempotency_key": idempotency_key,
+        "created_at": rfc3339(created_at),
+        "sent_at": optional_rfc3339(sent_at),
+        "acknowledged_at": optional_rfc3339(acknowledged_at),
+        "recorded_at": optional_rfc3339(recorded_at),
+    }
+
+
+def event_document(row: Row) -> Document:
+    seq, event_type, at, flow_id, step_id, work_id, attempt, data = row
+    facts = parse_json(data)
+    for name, value in facts.items():
+        if name.endswith("_at") and isinstance(value, int):
+            facts[name] = rfc3339(value)
+    return {
+        "seq": seq,
+        "type": event_type,
+        "at": rfc3339(at),
+        "flow_id": flow_id,
+        "step_id": step_id,
+        "work_id": work_id,
+        "attempt": attempt,
+        "data": orjson.Fragment(dump_json(facts)),
+    }
+
+
+def attempt_documents(events: list[Row]) -> list[Document]:
+    """The attempts of a work item, read off its journal."""
+    attempts: list[Document] = []
+    for _, event_type, at, _, _, _, _, data in events:
+        facts = parse_json(data)
+        if event_type == "work_dispatched":
+            attempts.append(
+                {
+                    "attempt": len(attempts) + 1,
+                    "sent_at": rfc3339(at),
+                    "acknowledged_at": None,
+                    "ended_at": None,
+                    "outcome": "waiting",
+                    "delivery": None,
+                    "error": None,
+                    "next_attempt_at": None,
+                }
+            )
+        elif not attempts:
+            continue
+        elif event_type == "work_acknowledged":
+            attempts[-1]["acknowledged_at"] = rfc3339(at)
+            attempts[-1]["delivery"] = "answered"
+        elif event_type in ("work_not_completed", "work_succeeded", "work_failed", "work_cancelled"):
+            attempts[-1]["ended_at"] = rfc3339(at)
+            attempts[-1]["outcome"] = event_type.removeprefix("work_")
+            attempts[-1]["delivery"] = facts.get("delivery") or attempts[-1]["delivery"]
+            attempts[-1]["error"] = facts.get("error")
+            attempts[-1]["next_attempt_at"] = optional_rfc3339(facts.get("next_attempt_at"))
+    return attempts

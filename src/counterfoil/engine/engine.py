@@ -1,0 +1,197 @@
+"""The engine: every use case behind one object, and what follows from each commit.
+
+One direction: a command is submitted, decided and committed; what was committed (not what was asked) is then sent,
+scheduled and shown. Crash anywhere and the database alone says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from counterfoil.domain.errors import CounterfoilError, InvalidSignature, InvalidStep, Unavailable, UnknownReceipt
+from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.model import StepVersion
+from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.steps import StepDefinition
+from counterfoil.engine.cancel import Cancel
+from counterfoil.engine.cancel_calls import CancelCaller
+from counterfoil.engine.capacity import Slots
+from counterfoil.engine.complete import Beat, Complete, Completion, HeartbeatAnswer
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.dispatch import Dispatcher, MessageSigner, Transport
+from counterfoil.engine.documents import Document
+from counterfoil.engine.feed import Feed
+from counterfoil.engine.queries import Queries
+from counterfoil.engine.start import Start
+from counterfoil.engine.steps import DeleteStep, PutStep
+from counterfoil.engine.wakeups import SweepName, Wakeups
+from counterfoil.observability.metrics import Metrics
+from counterfoil.store.commit import GroupCommit
+from counterfoil.store.protocol import Store
+from counterfoil.store.world import World
+
+
+class MessageVerifier(Protocol):
+    """Checks the signature of what is received, as Standard Webhooks has it."""
+
+    def verify(self, headers: Mapping[str, str], body: bytes, now_ms: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much at once."""
+
+    backlog: int = 20_000
+    batch: int = 512
+    dispatches: int = 256
+    dispatches_per_host: int = 64
+
+
+class Engine:
+    """Made by the composition root; ``start`` and ``stop`` frame its life."""
+
+    def __init__(
+        self,
+        store: Store,
+        context: EngineContext,
+        transport: Transport,
+        metrics: Metrics,
+        signer: MessageSigner | None = None,
+        verifier: MessageVerifier | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        limits = limits or Limits()
+        versions: dict[str, StepVersion] = {}
+        self.store = store
+        self.context = context
+        self.metrics = metrics
+        self.accepting = False
+        self.feed = Feed()
+        self.wakeups = Wakeups()
+        self.queries = Queries(store, context, self.feed)
+        self.commit = GroupCommit(
+            store, context.clock, metrics, versions, backlog_limit=limits.backlog, batch_limit=limits.batch
+        )
+        self.slots = Slots(limits.dispatches, limits.dispatches_per_host)
+        self.dispatcher = Dispatcher(context, self.commit, transport, signer, metrics, self.slots)
+        self.cancel_caller = CancelCaller(context, self.commit, transport, signer, metrics)
+        self.dispatcher.freed = lambda: self.wakeups.now(SweepName.REQUEUE)
+        self.commit.prepare = self.dispatcher.prepare
+        self.commit.committed = self._committed
+        self._verifier = verifier
+        self._readiness: Callable[[], Document] = dict
+
+    def start(self) -> None:
+        self.commit.start()
+        self.accepting = True
+
+    async def stop(self, grace_seconds: float) -> int:
+        """Finish what is under way within the limit; returns how many attempts had to be left behind."""
+        self.accepting = False
+        self.dispatcher.stop()
+        self.feed.close()
+        left = await self.dispatcher.drain(grace_seconds)
+        await self.commit.close()
+        return left
+
+    # Steps and flows ---------------------------------------------------------------------------------------------
+
+    async def put_step(self, step_id: str, definition: StepDefinition) -> tuple[Document, bool]:
+        """Register a step; returns it and whether it is new."""
+        if definition.require_signature and self._verifier is None:
+            place = {"place": "require_signature", "message": "the engine has no signing secret to check with"}
+            raise InvalidStep(errors=[place])
+        version = StepVersion.of(step_id, definition, self.context.defaults)
+        created = await self.commit.submit(PutStep(version))
+        return await self.queries.step(step_id), created
+
+    async def delete_step(self, step_id: str) -> None:
+        await self.commit.submit(DeleteStep(step_id))
+
+    async def start_flow(self, request: StartFlow) -> Document:
+        return await self.commit.submit(Start(request, self.context))
+
+    async def cancel_flow(self, flow_id: str) -> Document:
+        await self.commit.submit(Cancel(flow_id))
+        return await self.queries.flow(flow_id)
+
+    # Receipts ----------------------------------------------------------------------------------------------------
+
+    def work_of(self, flow_id: str, step_id: str, token: str) -> str:
+        """The work item of a receipt; anything forged, mistyped or of another flow or step is unknown."""
+        work_id = self.context.receipts.work_id_of(flow_id, step_id, token)
+        if work_id is None:
+            raise UnknownReceipt
+        return work_id
+
+    def verify(self, headers: Mapping[str, str], body: bytes, now: int) -> None:
+        """Raise InvalidSignature unless the body carries a good signature."""
+        if self._verifier is None:
+            raise InvalidSignature("the engine has no signing secret, so no signature can be checked")
+        self._verifier.verify(headers, body, now)
+
+    async def complete(
+        self, work_id: str, result: StepResult, verify: Callable[[int], None] | None = None
+    ) -> Completion:
+        """Record a report; ``verify`` checks its signature where the step wants one."""
+        if not self.accepting:
+            raise Unavailable("the engine is stopping, send it again to the next one")
+        try:
+            completion = await self.commit.submit(Complete(work_id, result, self.context.retry_rules(), verify))
+        except CounterfoilError as error:
+            self.metrics.completed(error.code.lower())
+            raise
+        self.metrics.completed(completion.verdict)
+        if completion.recorded_at is not None and completion.sent_at is not None:
+            self.metrics.callback_took((completion.recorded_at - completion.sent_at) / 1000)
+        return completion
+
+    async def heartbeat(self, work_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+        if not self.accepting:
+            raise Unavailable("the engine is stopping, send it again to the next one")
+        return await self.commit.submit(Beat(work_id, heartbeat))
+
+    # Operations --------------------------------------------------------------------------------------------------
+
+    def watch_sweeps(self, readiness: Callable[[], Document]) -> None:
+        """``readiness`` tells how the sweeps are, and raises Unavailable when they are not alive."""
+        self._readiness = readiness
+
+    async def health(self) -> Document:
+        """Whether the engine can do its work; raises Unavailable when it cannot."""
+        seq = await self.queries.last_seq()
+        sweeps = self._readiness()
+        return {"store": {"last_seq": seq, "backlog": self.commit.backlog}, "sweeps": sweeps}
+
+    async def refresh_metrics(self) -> None:
+        """Bring the gauges up to date that are read off the store."""
+        self.metrics.set_work_by_state(await self.queries.open_work_by_state())
+        self.metrics.set_oldest_waiting(await self.queries.oldest_waiting_seconds())
+        self.metrics.set_backlog(self.commit.backlog)
+
+    # What follows from a commit ----------------------------------------------------------------------------------
+
+    def _committed(self, world: World) -> None:
+        changes = world.changes
+        if not changes.any():
+            return
+        self.dispatcher.committed(world)
+        slots = self.slots
+        for work in changes.work.values():
+            if work.due_at is not None:
+                if work.status is WorkStatus.ACTIVE:
+                    self.wakeups.at(SweepName.DEADLINES, work.due_at)
+                else:
+                    if work.due_at <= changes.at:
+                        slots.waiting.add(work.lane)
+                    self.wakeups.at(SweepName.REQUEUE, work.due_at)
+            if work.status is not WorkStatus.ACTIVE and work.step_id in slots.full:
+                slots.full.discard(work.step_id)
+                self.wakeups.now(SweepName.REQUEUE)
+        for call in changes.calls.values():
+            if call is not None:
+                self.wakeups.at(SweepName.CANCEL_CALLS, call.due_at)
+        self.feed.ring({event.flow_id for event in changes.events})

@@ -1,0 +1,201 @@
+"""Reading: what the API shows of steps, flows, work and the journal. Readers never wait for the writer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from counterfoil.domain.errors import InvalidInput, Unavailable, UnknownFlow, UnknownReceipt, UnknownStep, UnknownWork
+from counterfoil.domain.jsontext import parse_json
+from counterfoil.domain.states import FINAL_FLOWS
+from counterfoil.domain.time import optional_rfc3339
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.documents import (
+    Document,
+    attempt_documents,
+    event_document,
+    fragment,
+    listed_flow,
+    step_document,
+    work_document,
+)
+from counterfoil.engine.feed import Feed
+from counterfoil.engine.start import plan_document
+from counterfoil.store.commit import StoreFailure
+from counterfoil.store.protocol import Row, Store
+
+_FINAL = frozenset(str(status) for status in FINAL_FLOWS)
+
+
+class Queries:
+    """Every read of the API."""
+
+    def __init__(self, store: Store, context: EngineContext, feed: Feed) -> None:
+        self._store = store
+        self._context = context
+        self._feed = feed
+
+    async def step(self, step_id: str) -> Document:
+        rows = await self._read("get_step", step_id=step_id)
+        if not rows:
+            raise UnknownStep(step_id=step_id)
+        return step_document(rows[0], self._context.defaults)
+
+    async def steps(self) -> list[Document]:
+        return [step_document(row, self._context.defaults) for row in await self._read("list_steps")]
+
+    async def flow(self, flow_id: str) -> Document:
+        rows = await self._read("get_flow", flow_id=flow_id)
+        if not rows:
+            raise UnknownFlow(flow_id=flow_id)
+        _, status, goals, created_at, outputs, error, finished_at, init, metadata, labels = rows[0]
+        listed = listed_flow((0, flow_id, status, goals, created_at, outputs, error, finished_at, metadata, labels))
+        return {
+            **listed,
+            "init": fragment(init),
+            "plan": plan_document(parse_json(goals), parse_json(init)),
+            "steps": await self._steps_of(flow_id),
+        }
+
+    async def _steps_of(self, flow_id: str) -> dict[str, Document]:
+        steps: dict[str, Document] = {}
+        for step_id, status, goal, version, started_at, finished_at in await self._read(
+            "get_flow_steps", flow_id=flow_id
+        ):
+            steps[step_id] = {
+                "status": status,
+                "goal": bool(goal),
+                "version": version,
+                "started_at": optional_rfc3339(started_at),
+                "finished_at": optional_rfc3339(finished_at),
+                "work": [],
+            }
+        for row in await self._read("work_of_flow", flow_id=flow_id):
+            document = work_document(row)
+            steps[document["step_id"]]["work"].append(document)
+        return steps
+
+    async def flows(
+        self,
+        *,
+        status: str | None = None,
+        label: tuple[str, str] | None = None,
+        goal: str | None = None,
+        since_ms: int | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Document:
+        rows = await self._read(
+            "list_flows" if status in (None, "completed") else "list_open_flows",
+            status=status,
+            label=None if label is None else f"{label[0]}:{label[1]}",
+            goal=goal,
+            since=since_ms,
+            before=_cursor(cursor),
+            limit=limit + 1,
+        )
+        return {"flows": [listed_flow(row) for row in rows[:limit]], "next_cursor": _next_cursor(rows, limit)}
+
+    async def result(self, flow_id: str, wait_ms: int) -> tuple[Document, bool]:
+        """The flow's result and whether it is final, waiting for that no longer than asked."""
+        give_up_at = self._context.clock() + wait_ms
+        with self._feed.subscribe(flow_id) as subscription:
+            while True:
+                rows = await self._read("get_flow_result", flow_id=flow_id)
+                if not rows:
+                    raise UnknownFlow(flow_id=flow_id)
+                _, status, outputs, error = rows[0]
+                left_ms = give_up_at - self._context.clock()
+                if status in _FINAL or left_ms <= 0 or self._feed.closed:
+                    document = {
+                        "flow_id": flow_id,
+                        "status": status,
+                        "outputs": fragment(outputs, "{}"),
+                        "error": fragment(error),
+                    }
+                    return document, status in _FINAL
+                await subscription.wait(left_ms / 1000)
+
+    async def events(self, flow_id: str, *, cursor: str | None = None, limit: int = 200) -> Document:
+        rows = await self._read("journal_of_flow", flow_id=flow_id, after=_cursor(cursor) or 0, limit=limit + 1)
+        if not rows and not await self._read("flow_exists", flow_id=flow_id):
+            raise UnknownFlow(flow_id=flow_id)
+        return {"events": [event_document(row) for row in rows[:limit]], "next_cursor": _next_cursor(rows, limit)}
+
+    async def work_items(
+        self,
+        *,
+        status: str | None = None,
+        step_id: str | None = None,
+        overdue: bool = False,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Document:
+        filters: dict[str, Any] = {"status": status, "step_id": step_id, "after": _cursor(cursor), "limit": limit + 1}
+        if overdue:
+            rows = await self._read("list_overdue_work", now=self._context.clock(), **filters)
+        else:
+            rows = await self._read("list_work", **filters)
+        return {"work": [work_document(row) for row in rows[:limit]], "next_cursor": _next_cursor(rows, limit)}
+
+    async def work_item(self, work_id: str) -> Document:
+        rows = await self._read("get_work", work_id=work_id)
+        if not rows:
+            raise UnknownWork(work_id=work_id)
+        document = work_document(rows[0])
+        events = await self._read("journal_of_work", flow_id=document["flow_id"], work_id=work_id)
+        return {**document, "attempts": attempt_documents(events)}
+
+    async def receipt(self, work_id: str) -> Document:
+        """What the holder of a receipt may see of its work."""
+        rows = await self._read("receipt_status", work_id=work_id)
+        if not rows:
+            raise UnknownReceipt
+        status, attempt, deadline_at, recorded_at = rows[0]
+        return {
+            "status": status,
+            "attempt": attempt,
+            "deadline_at": optional_rfc3339(deadline_at),
+            "recorded_at": optional_rfc3339(recorded_at),
+            "cancel_requested": status == "cancelled",
+        }
+
+    async def journal_after(self, seq: int, flow_id: str | None, limit: int) -> list[tuple[int, str, bytes]]:
+        """Events after a sequence number: number, type, JSON document."""
+        if flow_id is None:
+            rows = await self._read("journal_after", after=seq, limit=limit)
+        else:
+            rows = await self._read("journal_of_flow", flow_id=flow_id, after=seq, limit=limit)
+        return [(row[0], row[1], orjson.dumps(event_document(row))) for row in rows]
+
+    async def last_seq(self) -> int:
+        return int((await self._read("last_seq"))[0][0])
+
+    async def open_work_by_state(self) -> dict[str, int]:
+        states = dict.fromkeys(("pending", "held", "active", "not_completed"), 0)
+        states.update({status: count for status, count in await self._read("open_work_by_state")})
+        return states
+
+    async def oldest_waiting_seconds(self) -> dict[str, float]:
+        now = self._context.clock()
+        return {step: max(0, now - since) / 1000 for step, since in await self._read("oldest_waiting")}
+
+    async def _read(self, query: str, **parameters: Any) -> list[Row]:
+        try:
+            return await self._store.read(query, **parameters)
+        except StoreFailure as failure:
+            raise Unavailable("the store cannot be read now, try again later") from failure
+
+
+def _cursor(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidInput(errors=[{"place": "cursor", "message": "is not a cursor that a list has given"}])
+    return int(text)
+
+
+def _next_cursor(rows: list[Row], limit: int) -> str | None:
+    """The place after the last row shown, when there are more."""
+    return str(rows[limit - 1][0]) if len(rows) > limit else None

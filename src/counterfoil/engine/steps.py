@@ -1,0 +1,41 @@
+"""Registering steps and taking them out of the register."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from counterfoil.domain.errors import UnknownStep
+from counterfoil.domain.model import StepVersion
+from counterfoil.store.world import Needs, World
+
+
+@dataclass
+class PutStep:
+    """Make a definition the current one of its step; flows under way keep the one that they were started with."""
+
+    version: StepVersion
+
+    def needs(self, needs: Needs) -> None:
+        needs.steps.add(self.version.step_id)
+
+    def decide(self, world: World, now: int) -> bool:
+        """True when the step is new."""
+        current = world.current_version(self.version.step_id)
+        if current is None or current.version != self.version.version:
+            world.register(self.version.step_id, self.version)
+        return current is None
+
+
+@dataclass
+class DeleteStep:
+    """Take a step out of the register; flows under way are not touched."""
+
+    step_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.steps.add(self.step_id)
+
+    def decide(self, world: World, now: int) -> None:
+        if world.current_version(self.step_id) is None:
+            raise UnknownStep(step_id=self.step_id)
+        world.register(self.step_id, None)

@@ -1,0 +1,140 @@
+"""Prometheus metrics of one engine.
+
+Each ``Metrics`` has its own registry, so that several engines in one process (or test) do not mix. The methods are
+called from hot paths: label children are looked up once and kept. Labels come from closed sets (states, codes, sweeps)
+or from the registered steps, never from what a caller sent.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from counterfoil.domain.states import WorkStatus
+from counterfoil.version import __version__
+
+# From an answer at once to a person who takes two days.
+_CALLBACK_BUCKETS = (0.005, 0.025, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400, 172800)
+_COMMIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class _Counts:
+    """A counter with one label, whose children are made once each."""
+
+    def __init__(
+        self, registry: CollectorRegistry, name: str, help_text: str, label: str, known: Iterable[str]
+    ) -> None:
+        self._counter = Counter(f"counterfoil_{name}", help_text, [label], registry=registry)
+        self._children = {value: self._counter.labels(value) for value in known}
+
+    def add(self, value: str, count: float = 1) -> None:
+        child = self._children.get(value)
+        if child is None:
+            child = self._children[value] = self._counter.labels(value)
+        child.inc(count)
+
+
+class _OldestWaiting(Collector):
+    """The age of the oldest waiting item of each step: replaced as a whole, so that no step lingers."""
+
+    def __init__(self) -> None:
+        self.seconds: Mapping[str, float] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        """One sample a step, of the figures that stand now."""
+        family = GaugeMetricFamily(
+            "counterfoil_oldest_waiting_seconds", "Age of the oldest work item that waits, by step.", labels=["step"]
+        )
+        for step, seconds in self.seconds.items():
+            family.add_metric([step], seconds)
+        return [family]
+
+
+class Metrics:
+    """What the engine counts and measures, under the names that dashboards rely on."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._dispatches = _Counts(registry, "dispatches_total", "Calls of step endpoints, by outcome.", "outcome", ())
+        self._completions = _Counts(
+            registry,
+            "completions_total",
+            "Reports of workers, by verdict: accepted, stale, duplicate, or the code of the refusal.",
+            "verdict",
+            ("accepted", "stale", "duplicate"),
+        )
+        self._sweeps = _Counts(registry, "sweeps_total", "Runs of the sweeps.", "sweep", ())
+        self._swept = _Counts(registry, "swept_items_total", "What the sweeps dealt with.", "sweep", ())
+        self._cancel_calls = _Counts(
+            registry, "cancel_calls_total", "Calls of the cancel_url of steps, by outcome.", "outcome", ()
+        )
+        self._store_failures = Counter(
+            "counterfoil_store_failures_total", "Commits that the store could not make.", registry=registry
+        )
+        self._callback = Histogram(
+            "counterfoil_callback_seconds",
+            "Time from the dispatch to the accepted result.",
+            buckets=_CALLBACK_BUCKETS,
+            registry=registry,
+        )
+        self._batch_size = Histogram(
+            "counterfoil_batch_size", "Commands that shared a commit.", buckets=_BATCH_BUCKETS, registry=registry
+        )
+        self._commit = Histogram(
+            "counterfoil_commit_seconds", "Time that a commit took.", buckets=_COMMIT_BUCKETS, registry=registry
+        )
+        self._backlog = Gauge("counterfoil_backlog", "Commands that wait for a commit.", registry=registry)
+        work = Gauge("counterfoil_work_items", "Work items, by state.", ["state"], registry=registry)
+        self._work = {status.value: work.labels(status.value) for status in WorkStatus}
+        self._oldest = _OldestWaiting()
+        registry.register(self._oldest)
+        ProcessCollector(registry=registry)
+        build = Gauge("counterfoil_build_info", "Versions; always 1.", ["version", "python"], registry=registry)
+        build.labels(__version__, platform.python_version()).set(1)
+
+    def completed(self, verdict: str, count: int = 1) -> None:
+        """A worker's report was answered: ``accepted``, ``stale``, ``duplicate``, or the code of an error."""
+        self._completions.add(verdict.lower(), count)
+
+    def dispatched(self, outcome: str) -> None:
+        self._dispatches.add(outcome)
+
+    def callback_took(self, seconds: float) -> None:
+        self._callback.observe(max(seconds, 0.0))  # the wall clock may have been set back
+
+    def committed(self, batch_size: int, seconds: float) -> None:
+        self._batch_size.observe(batch_size)
+        self._commit.observe(seconds)
+
+    def swept(self, name: str, items: int) -> None:
+        """A sweep has run, and dealt with so many items (none is fine)."""
+        self._sweeps.add(name)
+        self._swept.add(name, items)
+
+    def store_failed(self) -> None:
+        self._store_failures.inc()
+
+    def cancel_called(self, outcome: str) -> None:
+        self._cancel_calls.add(outcome)
+
+    def set_backlog(self, commands: int) -> None:
+        self._backlog.set(commands)
+
+    def set_work_by_state(self, counts: Mapping[str, int]) -> None:
+        """All states at once; a state that is not given has no items."""
+        for state, gauge in self._work.items():
+            gauge.set(counts.get(state, 0))
+
+    def set_oldest_waiting(self, seconds: Mapping[str, float]) -> None:
+        """All steps at once, with the age of each one's oldest item; a step that is not given has none."""
+        self._oldest.seconds = dict(seconds)
+
+    def render(self) -> tuple[bytes, str]:
+        """The exposition, and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST

@@ -1,0 +1,53 @@
+"""The sweep over due work: what waits for its first or its next attempt is claimed and sent, as far as there is room.
+
+Lanes (a step and its endpoint's host) take turns: a lane without room is not asked for, so however much is due for a
+slow host, the others' work is found at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import orjson
+
+from counterfoil.domain.model import host_of, step_of
+from counterfoil.engine import Engine
+from counterfoil.engine.claim import Claim
+from counterfoil.engine.wakeups import SweepName
+
+
+class RequeueSweep:
+    """See scheduler/sweep.py."""
+
+    name = SweepName.REQUEUE
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._next_due: int | None = None
+
+    async def run_once(self, now: int, limit: int) -> int:
+        """How many were claimed: what finds no room stays, and is looked at again when some is free."""
+        engine, slots = self._engine, self._engine.slots
+        if not engine.accepting:
+            return 0
+        lanes = await engine.store.read("due_lanes")
+        due = [lane for lane, due_at in lanes if due_at <= now]
+        self._next_due = min((due_at for _, due_at in lanes if due_at > now), default=None)
+        slots.waiting = set(due)
+        ready = [
+            lane for lane in due if step_of(lane) not in slots.full and slots.free_to(host_of(lane)) > 0
+        ]
+        if not ready:
+            return 0
+        random.shuffle(ready)
+        room = min(limit, slots.free())
+        share = max(1, room // len(ready))
+        lanes_text = orjson.dumps(ready).decode()
+        found = await engine.store.read("find_claimable", lanes=lanes_text, now=now, share=share, limit=room)
+        commands = [Claim(work_id, flow_id, engine.context.node_id) for work_id, flow_id in found]
+        claims = await asyncio.gather(*(engine.commit.submit(command) for command in commands))
+        return sum(claims)
+
+    async def next_due(self) -> int | None:
+        return self._next_due

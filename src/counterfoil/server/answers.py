@@ -1,0 +1,246 @@
+"""What the server answers: the JSON writer, and the shape of each document.
+
+The engine makes the documents; the models say what a client may rely on, for the OpenAPI document and the tests.
+They are open (``extra="allow"``): a field that is added later breaks nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import orjson
+from aiohttp import web
+from multidict import CIMultiDict
+from pydantic import BaseModel, ConfigDict, Field
+
+from counterfoil.domain.events import EventType
+from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
+
+_HEADERS = CIMultiDict(
+    {
+        "Content-Type": "application/json",
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Server": "counterfoil",
+    }
+)
+
+
+def json_response(document: Any, status: int = 200) -> web.Response:
+    """A JSON answer; the document may hold ``orjson.Fragment`` values."""
+    return web.Response(body=json_text(document), status=status, headers=_HEADERS)
+
+
+def empty_response() -> web.Response:
+    """204: done, and there is nothing to say."""
+    headers = _HEADERS.copy()
+    del headers["Content-Type"]
+    return web.Response(status=204, headers=headers)
+
+
+def json_text(document: Any) -> bytes:
+    """JSON text of a document. Integers of more than 64 bits keep every digit, as they do on the way in."""
+    try:
+        return orjson.dumps(document)
+    except orjson.JSONEncodeError:
+        return orjson.dumps(_with_long_integers(document))
+
+
+def _with_long_integers(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return orjson.Fragment(str(int(value)))
+    if isinstance(value, dict):
+        return {name: _with_long_integers(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_long_integers(item) for item in value]
+    return value
+
+
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-16T14:26:10.123Z"])]
+Values = dict[str, Any]
+
+
+class Document(BaseModel):
+    """An answer of the engine."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class FieldError(Document):
+    place: Annotated[str, Field(description="where it is, dotted", examples=["work.max_retries"])]
+    message: Annotated[str, Field(examples=["Input should be greater than or equal to -1"])]
+
+
+class ErrorContent(Document):
+    code: Annotated[str, Field(description="stable, from a closed set", pattern=r"^[A-Z][A-Z0-9_]*$")]
+    message: Annotated[str, Field(description="for people; its wording may change")]
+    details: Annotated[Values, Field(description="for programs; `errors` lists each wrong place of a request")]
+
+
+class ErrorAnswer(Document):
+    """Every error, whatever went wrong."""
+
+    error: ErrorContent
+
+
+class StepDocument(Document):
+    """A registered step: its definition, and what it was registered as."""
+
+    step_id: str
+    kind: Annotated[str, Field(examples=["async"])]
+    endpoint: Annotated[str, Field(examples=["http://worker:9000/transcribe"])]
+
+
+class StepsPage(Document):
+    steps: list[StepDocument]
+
+
+class Plan(Document):
+    """Which steps the flow will run, and why others are left out."""
+
+    steps: list[Any]
+    excluded: Values
+
+
+class FlowStarted(Document):
+    flow_id: str
+    status: FlowStatus
+    goals: list[str]
+    plan: Plan
+    created_at: Time
+
+
+class Failure(Document):
+    """Why something failed."""
+
+    code: Annotated[str, Field(examples=["STEP_FAILED"])]
+    message: str
+
+
+class WorkItem(Document):
+    """One unit of a step in a flow. Its receipt token is never shown."""
+
+    work_id: str
+    status: WorkStatus
+    attempt: int
+    next_attempt_at: Time | None
+    deadline_at: Time | None
+    hold: Any
+    progress: float | None
+    outputs: Values | None
+    error: Failure | None
+
+
+class StepInFlow(Document):
+    status: StepStatus
+    work: list[WorkItem]
+
+
+class FlowSummary(Document):
+    """A flow as a list shows it."""
+
+    flow_id: str
+    status: FlowStatus
+    goals: list[str]
+    created_at: Time
+
+
+class FlowDocument(FlowSummary):
+    """A flow with its steps and their work items."""
+
+    init: Values
+    outputs: Values
+    error: Failure | None
+    metadata: Values
+    labels: dict[str, str]
+    finished_at: Time | None
+    steps: dict[str, StepInFlow]
+
+
+class FlowsPage(Document):
+    flows: list[FlowSummary]
+    next_cursor: str | None
+
+
+class FlowResult(Document):
+    flow_id: str
+    status: FlowStatus
+    outputs: Values
+    error: Failure | None
+
+
+class FlowPending(Document):
+    """The flow has not ended yet."""
+
+    flow_id: str
+    status: FlowStatus
+
+
+class JournalEvent(Document):
+    seq: int
+    type: EventType
+    at: Time
+    flow_id: str
+    step_id: str | None
+    work_id: str | None
+    attempt: int | None
+    data: Values
+
+
+class EventsPage(Document):
+    events: list[JournalEvent]
+    next_cursor: str | None
+
+
+class WorkListed(WorkItem):
+    """A work item outside of its flow's document."""
+
+    flow_id: str
+    step_id: str
+    created_at: Time
+    recorded_at: Time | None
+
+
+class WorkPage(Document):
+    work: list[WorkListed]
+    next_cursor: str | None
+
+
+class WorkDetail(WorkListed):
+    attempts: Annotated[list[Values], Field(description="every dispatch, oldest first")]
+
+
+class ReportTaken(Document):
+    """The report was taken: it is durable."""
+
+    verdict: Annotated[str, Field(examples=["accepted"], pattern="^(accepted|duplicate|stale)$")]
+    status: WorkStatus
+    flow_id: str
+    step_id: str
+    recorded_at: Time | None
+
+
+class HeartbeatTaken(Document):
+    deadline_at: Time | None
+    cancel_requested: bool
+
+
+class ReceiptState(Document):
+    status: WorkStatus
+    attempt: int
+    deadline_at: Time | None
+    recorded_at: Time | None
+    cancel_requested: bool
+
+
+class Health(Document):
+    status: Annotated[str, Field(examples=["ok"])]
+
+
+class Pointer(Document):
+    """Where to go from the root."""
+
+    name: str
+    version: str
+    docs: str
+    openapi: str

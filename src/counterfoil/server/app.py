@@ -1,0 +1,106 @@
+"""The web application: every route registered, guarded where it must be, over one engine.
+
+It has no middlewares: they would cost every webhook. A route is wrapped once, when it is registered, and what
+handlers raise becomes an answer in ``protocol.Runner``, which is how this application is meant to be served.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+
+from aiohttp import web
+
+from counterfoil.domain.errors import BadRequest, PayloadTooLarge, Unavailable
+from counterfoil.server.answers import empty_response
+from counterfoil.server.auth import Guard, KeyRing
+from counterfoil.server.docs_page import docs_routes, openapi_route
+from counterfoil.server.routes import EngineFacade, Handler, Route
+from counterfoil.server.routes.flows import flow_routes
+from counterfoil.server.routes.operations import operations_routes
+from counterfoil.server.routes.steps import step_routes
+from counterfoil.server.routes.webhook import webhook_routes
+from counterfoil.server.routes.work import work_routes
+from counterfoil.settings import Settings
+
+_NAME = re.compile(r"\{(\w+)\}")
+
+
+def create_web_app(engine: EngineFacade, settings: Settings) -> web.Application:
+    """The application; serve it with ``protocol.Runner``."""
+    keys = KeyRing(settings.keys)
+    api = api_routes(engine)
+    app = web.Application(client_max_size=settings.max_body_bytes)
+    app.on_shutdown.append(_waiting_ends(engine))
+    register(app, [*api, *docs_routes(), openapi_route(api, with_keys=bool(keys))], Guard(keys), engine)
+    return app
+
+
+def api_routes(engine: EngineFacade) -> list[Route]:
+    """Everything that the OpenAPI document shows."""
+    return [
+        *webhook_routes(engine),
+        *step_routes(engine),
+        *flow_routes(engine),
+        *work_routes(engine),
+        *operations_routes(engine),
+    ]
+
+
+def register(app: web.Application, routes: Iterable[Route], guard: Guard, engine: EngineFacade) -> None:
+    """Put the routes into the router, with HEAD beside each GET, and OPTIONS for each path."""
+    by_path: dict[str, list[Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, []).append(route)
+    for path, members in by_path.items():
+        # a name takes everything up to the next slash: what it may hold is the handler's business
+        resource = app.router.add_resource(_NAME.sub(r"{\1:[^/]+}", path))
+        allowed = {"OPTIONS"}
+        for route in members:
+            handler = route.handler if route.bare else guarded(route, guard, engine)
+            for method in (route.method, "HEAD") if route.method == "GET" else (route.method,):
+                resource.add_route(method, handler, expect_handler=_expect)
+                allowed.add(method)
+        resource.add_route("OPTIONS", _options(", ".join(sorted(allowed))))
+
+
+def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
+    """The handler behind the guard; while the engine stops, nothing that changes state gets through."""
+    handler, roles, changes, open_on_loopback = route.handler, route.roles, route.changes, route.open_on_loopback
+
+    async def guarded_handler(request: web.Request) -> web.StreamResponse:
+        guard.check(request, roles, open_on_loopback=open_on_loopback)
+        if changes and not engine.accepting:
+            raise Unavailable("the engine is stopping")
+        return await handler(request)
+
+    return guarded_handler
+
+
+def _options(allowed: str) -> Handler:
+    async def options(request: web.Request) -> web.Response:  # noqa: ARG001
+        response = empty_response()
+        response.headers["Allow"] = allowed
+        return response
+
+    return options
+
+
+async def _expect(request: web.Request) -> None:
+    """``Expect: 100-continue``: a body that is too large is refused before it is sent."""
+    if request.headers.get("Expect", "").lower() != "100-continue":
+        raise BadRequest("the only expectation that this server knows is 100-continue")
+    if (request.content_length or 0) > request.client_max_size:
+        raise PayloadTooLarge(limit_bytes=request.client_max_size)
+    if request.version >= (1, 1):
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer has not begun yet
+
+
+def _waiting_ends(engine: EngineFacade) -> Callable[[web.Application], Awaitable[None]]:
+    """When the server stops, streams and long polls end by themselves instead of being cut off."""
+
+    async def end_waiting(app: web.Application) -> None:  # noqa: ARG001
+        engine.feed.close()
+
+    return end_waiting

@@ -1,0 +1,142 @@
+"""Who may do what: API keys with roles, and a guard against browsers that were talked into a request.
+
+The socket's peer address is the only one that counts; headers of proxies can take a privilege away, never give one.
+Without keys the engine serves loopback only, and then the danger is a page in a browser on the same machine: it is
+told apart by its ``Origin``, and by a ``Host`` that is no loopback name (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Iterable
+from urllib.parse import SplitResult, urlsplit
+
+from aiohttp import web
+
+from counterfoil.domain.errors import Forbidden, Unauthenticated
+from counterfoil.settings import ROLES, ApiKey, Role
+
+READERS: frozenset[Role] = frozenset(ROLES)
+OPERATORS: frozenset[Role] = frozenset({"operator", "admin"})
+REVIEWERS: frozenset[Role] = frozenset({"reviewer", "admin"})
+ADMINS: frozenset[Role] = frozenset({"admin"})
+
+PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class KeyRing:
+    """The configured keys. Secrets are compared as digests, each with each, so that time tells nothing."""
+
+    def __init__(self, keys: Iterable[ApiKey]) -> None:
+        self._keys = [(_digest(key.name), _digest(key.secret), key.role) for key in keys]
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def role_of(self, authorization: str) -> Role | None:
+        """The role of the key that an ``Authorization`` header presents; None when it presents none of ours."""
+        scheme, _, credentials = authorization.strip().partition(" ")
+        name: str | None = None
+        secret = credentials.strip()
+        if scheme.lower() == "basic":
+            name, secret = _basic(secret)
+        elif scheme.lower() != "bearer":
+            return None
+        return self._find(None if name is None else _digest(name), _digest(secret)) if secret else None
+
+    def _find(self, name: bytes | None, secret: bytes) -> Role | None:
+        found: Role | None = None
+        for key_name, key_secret, role in self._keys:
+            same = hmac.compare_digest(key_secret, secret)
+            same &= name is None or hmac.compare_digest(key_name, name)
+            if same and found is None:
+                found = role
+        return found
+
+
+class Guard:
+    """Lets a request through to a route, or raises Unauthenticated or Forbidden."""
+
+    def __init__(self, keys: KeyRing) -> None:
+        self._keys = keys
+
+    def check(self, request: web.Request, roles: frozenset[Role] | None, *, open_on_loopback: bool = False) -> None:
+        """``roles`` may use the route; None: everybody may."""
+        self._refuse_foreign_pages(request)
+        if roles is None or not self._keys or (open_on_loopback and is_local(request)):
+            return
+        given = request.headers.getall("Authorization", [])
+        role = self._keys.role_of(given[0]) if len(given) == 1 else None
+        if role is None:
+            raise Unauthenticated
+        if role not in roles:
+            raise Forbidden(needs=sorted(roles))
+
+    def _refuse_foreign_pages(self, request: web.Request) -> None:
+        host = request.headers.get("Host", "")
+        origin = request.headers.get("Origin")
+        if origin is not None and not same_origin(origin, host):
+            raise Forbidden("a page of another origin may not use this API")
+        if not self._keys and host and not is_loopback_name(_split(f"//{host}")):
+            raise Forbidden(
+                "without API keys the engine answers to loopback names only, such as localhost; "
+                "configure API keys to serve it under another name"
+            )
+
+
+def is_local(request: web.Request) -> bool:
+    """Whether the request comes from this machine, and not through a proxy on it."""
+    try:
+        peer = ipaddress.ip_address(request.remote or "")
+    except ValueError:
+        return False
+    mapped = peer.ipv4_mapped if isinstance(peer, ipaddress.IPv6Address) else None
+    return (mapped or peer).is_loopback and not any(header in request.headers for header in PROXY_HEADERS)
+
+
+def same_origin(origin: str, host: str) -> bool:
+    """Whether a page of this origin was served under this ``Host``; ``null`` and nonsense never were."""
+    page, server = _split(origin), _split(f"//{host}")
+    if page is None or server is None or page.scheme not in _DEFAULT_PORTS or not page.hostname:
+        return False
+    default = _DEFAULT_PORTS[page.scheme]
+    return page.hostname == server.hostname and (page.port or default) == (server.port or default)
+
+
+def is_loopback_name(host: SplitResult | None) -> bool:
+    """Whether a name can only mean this machine, whatever a name server says."""
+    name = host.hostname if host is not None else None
+    if not name:
+        return False
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError for a port that is no port
+    except ValueError:
+        return None
+    return parts
+
+
+def _basic(credentials: str) -> tuple[str, str]:
+    try:
+        name, _, secret = base64.b64decode(credentials, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return "", ""
+    return name, secret
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).digest()

@@ -1,0 +1,94 @@
+"""``/docs`` and what belongs to it: three files out of this package, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+
+from aiohttp import web
+
+from counterfoil.server.answers import Pointer, json_response, json_text
+from counterfoil.server.openapi import openapi_document
+from counterfoil.server.routes import Answer, Handler, Route
+from counterfoil.version import __version__
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Server": "counterfoil",
+}
+_FILES = (
+    ("/docs", "docs.html", "text/html; charset=utf-8"),
+    ("/docs/docs.js", "docs.js", "text/javascript; charset=utf-8"),
+    ("/docs/docs.css", "docs.css", "text/css; charset=utf-8"),
+)
+_WELCOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Counterfoil</title>
+<h1>Counterfoil</h1><p>The engine is running. <a href="docs">Its API</a> is documented here.</p></html>
+"""
+
+
+def docs_routes() -> list[Route]:
+    """The page and its two assets, and the way there from the root."""
+
+    async def get_root(request: web.Request) -> web.Response:
+        if "text/html" in request.headers.get("Accept", ""):
+            headers = {**_PAGE_HEADERS, "Content-Type": "text/html; charset=utf-8", "Vary": "Accept"}
+            return web.Response(body=_WELCOME.encode(), headers=headers)
+        response = json_response(
+            {"name": "counterfoil", "version": __version__, "docs": "/docs", "openapi": "/openapi.json"}
+        )
+        response.headers["Vary"] = "Accept"
+        return response
+
+    root = Route(
+        method="GET",
+        path="/",
+        handler=get_root,
+        tag="operations",
+        summary="Where to go from here",
+        answers={200: Answer(description="the documentation's address", model=Pointer)},
+        roles=None,
+    )
+    return [root, *(_file_route(path, name, content_type) for path, name, content_type in _FILES)]
+
+
+def openapi_route(document_of: list[Route], *, with_keys: bool) -> Route:
+    """``/openapi.json`` over these routes; the text is made once."""
+    text = json_text(openapi_document(document_of, with_keys=with_keys))
+    handler = _file_handler(text, "application/json")
+    return Route(
+        method="GET",
+        path="/openapi.json",
+        handler=handler,
+        tag="operations",
+        summary="The OpenAPI document",
+        answers={200: Answer(description="OpenAPI 3.1", media_type="application/json")},
+        roles=None,
+    )
+
+
+def _file_route(path: str, name: str, content_type: str) -> Route:
+    content = files("counterfoil.server").joinpath("static", name).read_bytes()
+    return Route(
+        method="GET",
+        path=path,
+        handler=_file_handler(content, content_type),
+        tag="operations",
+        summary="The documentation for people",
+        answers={200: Answer(description="a file", media_type=content_type.partition(";")[0])},
+        roles=None,
+    )
+
+
+def _file_handler(content: bytes, content_type: str) -> Handler:
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {**_PAGE_HEADERS, "Content-Type": content_type, "ETag": etag}
+
+    async def get_file(request: web.Request) -> web.Response:
+        if request.headers.get("If-None-Match") == etag:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=content, headers=headers)
+
+    return get_file

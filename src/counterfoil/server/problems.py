@@ -1,0 +1,107 @@
+"""Errors as answers: the one table from error to HTTP status, and the envelope around every refusal.
+
+Nothing that a client sent is repeated in an answer, and no trace leaves the process: what was raised unexpectedly
+is logged (the log cuts receipts out) and answered as a plain 500.
+"""
+
+from __future__ import annotations
+
+import structlog
+from aiohttp import web
+
+from counterfoil.domain.errors import (
+    BadRequest,
+    Conflict,
+    CounterfoilError,
+    Forbidden,
+    InternalError,
+    Invalid,
+    InvalidSignature,
+    MethodNotAllowed,
+    PayloadTooLarge,
+    Refused,
+    Unauthenticated,
+    Unavailable,
+    Unknown,
+    UnknownRoute,
+    UnsupportedMediaType,
+)
+from counterfoil.server.answers import json_response
+
+log = structlog.get_logger(__name__)
+
+STATUSES: dict[type[CounterfoilError], int] = {
+    Refused: 400,
+    BadRequest: 400,
+    Unauthenticated: 401,
+    InvalidSignature: 401,
+    Forbidden: 403,
+    Unknown: 404,
+    MethodNotAllowed: 405,
+    Conflict: 409,
+    PayloadTooLarge: 413,
+    UnsupportedMediaType: 415,
+    Invalid: 422,
+    InternalError: 500,
+    Unavailable: 503,
+}
+"""A family stands for all its members; the nearest entry counts."""
+
+RETRY_AFTER_SECONDS = 1
+CHALLENGES = ('Bearer realm="counterfoil"', 'Basic realm="counterfoil", charset="UTF-8"')
+
+
+def status_of(error: type[CounterfoilError]) -> int:
+    """The HTTP status of an error; KeyError for one that the table does not know."""
+    for ancestor in error.__mro__:
+        status = STATUSES.get(ancestor)
+        if status is not None:
+            return status
+    raise KeyError(error.__name__)
+
+
+def problem_response(error: CounterfoilError) -> web.Response:
+    """The error as its answer, with the headers that HTTP wants beside some statuses."""
+    response = json_response(error.body(), status_of(type(error)))
+    if isinstance(error, Unauthenticated):
+        for challenge in CHALLENGES:
+            response.headers.add("WWW-Authenticate", challenge)
+    elif isinstance(error, MethodNotAllowed):
+        response.headers["Allow"] = ", ".join(sorted(error.details.get("allowed", ())))
+    elif isinstance(error, Unavailable):
+        response.headers["Retry-After"] = str(error.details.get("retry_after", RETRY_AFTER_SECONDS))
+    elif isinstance(error, PayloadTooLarge | BadRequest):
+        response.force_close()  # the rest of such a message is not read, so the next one could not be found
+    return response
+
+
+def answer_for(error: Exception, request: web.BaseRequest) -> web.StreamResponse:
+    """Whatever was raised while a request was handled, as the answer that the client gets."""
+    if isinstance(error, CounterfoilError):
+        return problem_response(error)
+    if isinstance(error, web.HTTPException):
+        return _answer_for_http(error)
+    if isinstance(error, UnicodeError) and "Expect" in request.headers:
+        return problem_response(BadRequest())  # aiohttp fails to write its refusal of an expectation that is no text
+    log.error("request failed", route=_route_of(request), exc_info=error)
+    return problem_response(InternalError())
+
+
+def _route_of(request: web.BaseRequest) -> str:
+    """The method and the route's template, never the path itself: a path may hold a receipt."""
+    match = request.match_info if isinstance(request, web.Request) and request._match_info is not None else None  # noqa: SLF001
+    resource = match.route.resource if match is not None else None
+    return f"{request.method} {resource.canonical}" if resource is not None else "no route"
+
+
+def _answer_for_http(error: web.HTTPException) -> web.StreamResponse:
+    """What aiohttp raises by itself: no route, another method, an expectation. Its own texts repeat the request."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return problem_response(MethodNotAllowed(allowed=sorted(error.allowed_methods)))
+    if isinstance(error, web.HTTPNotFound):
+        return problem_response(UnknownRoute())
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return problem_response(PayloadTooLarge())
+    if error.status < 500:
+        return problem_response(BadRequest())
+    return problem_response(InternalError())

@@ -1,0 +1,263 @@
+"""Requests as the routes take them: bodies, JSON, models and query parameters, or an error that says where.
+
+No value that a client sent is ever part of an error; places are, cut to a readable length.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeVar
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestPayloadError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+
+from counterfoil.domain.errors import BadRequest, Invalid, InvalidInput, PayloadTooLarge, UnsupportedMediaType
+from counterfoil.domain.flows import StepId
+from counterfoil.domain.jsontext import JsonError, parse_json
+from counterfoil.domain.states import FlowStatus, WorkStatus
+from counterfoil.domain.time import parse_rfc3339
+
+MAX_ERRORS = 50
+MAX_PLACE_CHARACTERS = 64
+MAX_WAIT_SECONDS = 60.0
+
+Model = TypeVar("Model", bound=BaseModel)
+
+# -- bodies ----------------------------------------------------------------------------------------
+
+
+def require_json(request: web.Request) -> None:
+    """Refuse a body of another media type than ``application/json`` (parameters are fine)."""
+    media_type = request.headers.get("Content-Type", "")
+    if media_type != "application/json" and media_type.partition(";")[0].strip().lower() != "application/json":
+        raise UnsupportedMediaType
+
+
+async def read_body(request: web.Request, limit: int) -> bytes:
+    """The whole body. Over the limit it raises PayloadTooLarge, at once when the length was announced."""
+    announced = request.content_length
+    if announced is not None and announced > limit:
+        raise PayloadTooLarge(limit_bytes=limit)
+    content = request.content
+    try:
+        body = await content.readany()
+        if len(body) <= limit and content.at_eof():
+            return body
+        pieces = [body]
+        size = len(body)
+        while size <= limit and not content.at_eof():
+            piece = await content.readany()
+            pieces.append(piece)
+            size += len(piece)
+    except (RequestPayloadError, HttpProcessingError):
+        raise BadRequest("the body is not framed or encoded as its headers say") from None
+    if size > limit:
+        raise PayloadTooLarge(limit_bytes=limit)
+    return b"".join(pieces)
+
+
+async def read_json(request: web.Request, limit: int, invalid: type[Invalid]) -> Any:
+    """The body as a JSON value: 415, 413, or ``invalid`` when it is none."""
+    require_json(request)
+    return parse_body(await read_body(request, limit), invalid)
+
+
+async def read_model(request: web.Request, model: type[Model], invalid: type[Invalid]) -> Model:
+    """The body as a model, up to the application's limit."""
+    return validate(model, await read_json(request, request.client_max_size, invalid), invalid)
+
+
+async def read_optional_model(request: web.Request, model: type[Model], invalid: type[Invalid]) -> Model:
+    """The same where no body at all is as good as an empty object."""
+    body = await read_body(request, request.client_max_size)
+    if not body:
+        return model()
+    require_json(request)
+    return validate(model, parse_body(body, invalid), invalid)
+
+
+def parse_body(body: bytes, invalid: type[Invalid]) -> Any:
+    try:
+        return parse_json(body)
+    except JsonError as error:
+        raise invalid("the body is not JSON", errors=[{"place": "body", "message": str(error)}]) from None
+
+
+def validate(model: type[Model], value: Any, invalid: type[Invalid]) -> Model:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise invalid(errors=place_errors(error)) from None
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+_MESSAGES = {
+    "missing": "is required",
+    "extra_forbidden": "is not a field that this takes",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "dict_type": "must be an object",
+    "list_type": "must be an array",
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+}
+_FIELD_FIRST = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): (.+)", re.DOTALL)
+"""A rule over several fields names the one that breaks it: ``default: only an optional attribute has one``."""
+
+
+def place_errors(error: ValidationError) -> list[dict[str, str]]:
+    """Each wrong place with what is wrong there, for ``details.errors``; never the value."""
+    found = []
+    for fault in error.errors(include_url=False, include_input=False, include_context=False)[:MAX_ERRORS]:
+        place = [_segment(part) for part in fault["loc"]]
+        message = _MESSAGES.get(fault["type"], fault["msg"])
+        if fault["type"] == "value_error":
+            message = message.removeprefix("Value error, ")
+            named = _FIELD_FIRST.fullmatch(message)
+            if named is not None:
+                place.append(named[1])
+                message = named[2]
+        found.append({"place": ".".join(place) or "body", "message": message})
+    return found
+
+
+def _segment(part: int | str) -> str:
+    text = str(part)
+    return text if len(text) <= MAX_PLACE_CHARACTERS else text[:MAX_PLACE_CHARACTERS] + "…"
+
+
+# -- query parameters ------------------------------------------------------------------------------
+
+_INTEGER = re.compile(r"[0-9]{1,18}")
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?)([Zz]|[+ -]\d\d:\d\d)", re.ASCII)
+_FLAGS = {"true": True, "false": False}
+
+
+def _integer(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError("must be a whole number")
+    return int(text)
+
+
+def _wait(text: str) -> float:
+    if not _SECONDS.fullmatch(text):
+        raise ValueError("must be a number of seconds, from 0 to 60")
+    return min(float(text), MAX_WAIT_SECONDS)
+
+
+def _flag(text: str) -> bool:
+    if text not in _FLAGS:
+        raise ValueError("must be true or false")
+    return _FLAGS[text]
+
+
+def _time(text: str) -> int:
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        raise ValueError("must be a time with a zone (RFC 3339), such as 2026-11-16T14:26:10Z")
+    zone = found[2].replace(" ", "+")  # a plus that was not escaped arrives as a space
+    try:
+        return parse_rfc3339(f"{found[1]}{zone}".upper())
+    except (ValueError, OverflowError):
+        raise ValueError("is a time that no calendar has") from None
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, colon, value = text.partition(":")
+    if not key or not colon:
+        raise ValueError("must be key:value")
+    return key, value
+
+
+_TIME_SCHEMA = WithJsonSchema({"type": "string", "format": "date-time"})
+_LABEL_SCHEMA = WithJsonSchema({"type": "string", "pattern": "^[^:]+:"})
+_WAIT_SCHEMA = WithJsonSchema({"type": "number", "minimum": 0})
+
+Limit = Annotated[int, BeforeValidator(_integer), Field(ge=1, le=1000, description="how many at most")]
+Cursor = Annotated[
+    str | None,
+    Field(default=None, max_length=1024, description="`next_cursor` of the page before; absent: from the start"),
+]
+
+
+class Query(BaseModel):
+    """Query parameters: each at most once, an empty one is an absent one, an unknown one is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FlowFilters(Query):
+    status: Annotated[FlowStatus | None, Field(description="only flows in this state")] = None
+    label: Annotated[
+        tuple[str, str] | None,
+        BeforeValidator(_label),
+        _LABEL_SCHEMA,
+        Field(description="only flows with this label, as key:value"),
+    ] = None
+    goal: Annotated[StepId | None, Field(description="only flows with this goal")] = None
+    since: Annotated[
+        int | None,
+        BeforeValidator(_time),
+        _TIME_SCHEMA,
+        Field(description="only flows started at or after this time"),
+    ] = None
+    cursor: Cursor
+    limit: Limit = 100
+
+
+class WorkFilters(Query):
+    status: Annotated[WorkStatus | None, Field(description="only work in this state")] = None
+    step: Annotated[StepId | None, Field(description="only work of this step")] = None
+    overdue: Annotated[bool, BeforeValidator(_flag), Field(description="only work past its deadline")] = False
+    cursor: Cursor
+    limit: Limit = 100
+
+
+class EventsPaging(Query):
+    cursor: Cursor
+    limit: Limit = 200
+
+
+class ResultWait(Query):
+    wait: Annotated[
+        float,
+        BeforeValidator(_wait),
+        _WAIT_SCHEMA,
+        Field(description="how many seconds to wait for the end; more than 60 is 60"),
+    ] = 0.0
+
+
+class StreamStart(Query):
+    last_event_id: Annotated[
+        int | None,
+        BeforeValidator(_integer),
+        Field(ge=0, description="the same as the header `Last-Event-ID`, which wins"),
+    ] = None
+
+
+QueryModel = TypeVar("QueryModel", bound=Query)
+
+
+def read_query(request: web.Request, model: type[QueryModel]) -> QueryModel:
+    """The query parameters of a request; InvalidInput with the place of each that is wrong."""
+    given = request.query
+    repeated = sorted({name for name in given if len(given.getall(name)) > 1})
+    if repeated:
+        raise InvalidInput(errors=[{"place": _segment(name), "message": "is given twice"} for name in repeated])
+    return validate(model, {name: text for name, text in given.items() if text}, InvalidInput)
+
+
+def last_event_id(request: web.Request) -> int | None:
+    """Where a stream is to go on; None when the client has seen nothing yet."""
+    query = read_query(request, StreamStart)
+    header = request.headers.get("Last-Event-ID", "").strip()
+    if not header:
+        return query.last_event_id
+    try:
+        return _integer(header)
+    except ValueError as error:
+        raise InvalidInput(errors=[{"place": "Last-Event-ID", "message": str(error)}]) from None

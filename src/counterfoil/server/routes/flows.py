@@ -1,0 +1,225 @@
+"""``/api/v1/flows``: runs towards goals, their results and their journals."""
+
+from __future__ import annotations
+
+import re
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict
+
+from counterfoil.domain.errors import (
+    FlowExists,
+    FlowFinal,
+    InvalidInput,
+    PayloadTooLarge,
+    UnknownFlow,
+    UnknownStep,
+    UnreachableGoal,
+    UnsupportedMediaType,
+)
+from counterfoil.domain.flows import FLOW_ID_PATTERN, StartFlow
+from counterfoil.server import answers, sse
+from counterfoil.server.answers import json_response
+from counterfoil.server.auth import OPERATORS
+from counterfoil.server.requests import (
+    EventsPaging,
+    FlowFilters,
+    ResultWait,
+    StreamStart,
+    read_model,
+    read_optional_model,
+    read_query,
+)
+from counterfoil.server.routes import Answer, EngineFacade, HeaderParameter, Route
+
+_FLOW_ID = re.compile(FLOW_ID_PATTERN)
+
+EXAMPLE = {
+    "goals": ["transcribe"],
+    "init": {"audio_url": "https://example.com/talk.mp3"},
+    "labels": {"customer": "acme"},
+}
+
+_STREAM = {
+    200: Answer(
+        description="`id` is the journal's sequence number, `event` the type, `data` the event as JSON; "
+        "a comment comes every 15 seconds when nothing else does",
+        media_type="text/event-stream",
+    )
+}
+_LAST_EVENT_ID = HeaderParameter(
+    name="Last-Event-ID",
+    description="the last `id` that was seen: everything behind it is sent, without a gap",
+    schema={"type": "integer", "minimum": 0},
+)
+
+
+class CancelFlow(BaseModel):
+    """``POST /api/v1/flows/{flow_id}/cancel``: nothing needs to be said."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def flow_routes(engine: EngineFacade) -> list[Route]:
+    return [*_command_routes(engine), *_query_routes(engine), *_journal_routes(engine)]
+
+
+def _command_routes(engine: EngineFacade) -> list[Route]:
+    async def start_flow(request: web.Request) -> web.Response:
+        document = await engine.start_flow(await read_model(request, StartFlow, InvalidInput))
+        response = json_response(document, 201)
+        response.headers["Location"] = f"/api/v1/flows/{document['flow_id']}"
+        return response
+
+    async def cancel_flow(request: web.Request) -> web.Response:
+        flow_id = _flow_id(request)
+        await read_optional_model(request, CancelFlow, InvalidInput)
+        return json_response(await engine.cancel_flow(flow_id))
+
+    return [
+        Route(
+            method="POST",
+            path="/api/v1/flows",
+            handler=start_flow,
+            tag="flows",
+            summary="Start a flow",
+            description="The steps behind the goals are dispatched as soon as their inputs are there. With an own "
+            "`flow_id` the start can be repeated safely: the second one is refused with `FLOW_EXISTS`.",
+            request=StartFlow,
+            example=EXAMPLE,
+            answers={201: Answer(description="started, and durable", model=answers.FlowStarted)},
+            errors=(InvalidInput, UnreachableGoal, UnknownStep, FlowExists, UnsupportedMediaType, PayloadTooLarge),
+            roles=OPERATORS,
+        ),
+        Route(
+            method="POST",
+            path="/api/v1/flows/{flow_id}/cancel",
+            handler=cancel_flow,
+            tag="flows",
+            summary="Cancel a flow",
+            description="Open work becomes cancelled; a late result is refused with `WORK_CANCELLED`. "
+            "Cancelling again changes nothing.",
+            request=CancelFlow,
+            request_optional=True,
+            answers={200: Answer(description="the cancelled flow", model=answers.FlowDocument)},
+            errors=(UnknownFlow, FlowFinal, InvalidInput, UnsupportedMediaType, PayloadTooLarge),
+            roles=OPERATORS,
+        ),
+    ]
+
+
+def _query_routes(engine: EngineFacade) -> list[Route]:
+    async def list_flows(request: web.Request) -> web.Response:
+        wanted = read_query(request, FlowFilters)
+        page = await engine.queries.flows(
+            status=wanted.status,
+            label=wanted.label,
+            goal=wanted.goal,
+            since_ms=wanted.since,
+            cursor=wanted.cursor,
+            limit=wanted.limit,
+        )
+        return json_response(page)
+
+    async def get_flow(request: web.Request) -> web.Response:
+        return json_response(await engine.queries.flow(_flow_id(request)))
+
+    async def get_flow_result(request: web.Request) -> web.Response:
+        flow_id = _flow_id(request)
+        wait = read_query(request, ResultWait).wait
+        document, final = await engine.queries.result(flow_id, int(wait * 1000))
+        return json_response(document, 200 if final else 202)
+
+    return [
+        Route(
+            method="GET",
+            path="/api/v1/flows",
+            handler=list_flows,
+            tag="flows",
+            summary="List flows, newest first",
+            query=FlowFilters,
+            answers={200: Answer(description="one page", model=answers.FlowsPage)},
+            errors=(InvalidInput,),
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/flows/{flow_id}",
+            handler=get_flow,
+            tag="flows",
+            summary="Show a flow with its steps and work",
+            answers={200: Answer(description="the flow", model=answers.FlowDocument)},
+            errors=(UnknownFlow,),
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/flows/{flow_id}/result",
+            handler=get_flow_result,
+            tag="flows",
+            summary="Wait for the result of a flow",
+            query=ResultWait,
+            answers={
+                200: Answer(description="the flow has ended", model=answers.FlowResult),
+                202: Answer(description="not yet: the time is over", model=answers.FlowPending),
+            },
+            errors=(UnknownFlow, InvalidInput),
+        ),
+    ]
+
+
+def _journal_routes(engine: EngineFacade) -> list[Route]:
+    async def list_flow_events(request: web.Request) -> web.Response:
+        flow_id = _flow_id(request)
+        paging = read_query(request, EventsPaging)
+        return json_response(await engine.queries.events(flow_id, cursor=paging.cursor, limit=paging.limit))
+
+    async def stream_flow(request: web.Request) -> web.StreamResponse:
+        return await sse.flow_stream(request, engine, _flow_id(request))
+
+    async def stream_all(request: web.Request) -> web.StreamResponse:
+        return await sse.global_stream(request, engine)
+
+    return [
+        Route(
+            method="GET",
+            path="/api/v1/flows/{flow_id}/events",
+            handler=list_flow_events,
+            tag="journal",
+            summary="Read the journal of a flow",
+            description="Every change of the flow, oldest first.",
+            query=EventsPaging,
+            answers={200: Answer(description="one page", model=answers.EventsPage)},
+            errors=(UnknownFlow, InvalidInput),
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/flows/{flow_id}/stream",
+            handler=stream_flow,
+            tag="journal",
+            summary="Follow a flow (server-sent events)",
+            description="From the flow's first event, or behind `Last-Event-ID`; ends behind its last one.",
+            query=StreamStart,
+            headers=(_LAST_EVENT_ID,),
+            answers=_STREAM,
+            errors=(UnknownFlow, InvalidInput),
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/stream",
+            handler=stream_all,
+            tag="journal",
+            summary="Follow all flows (server-sent events)",
+            description="From now on, or behind `Last-Event-ID`; 0 is the beginning of the journal.",
+            query=StreamStart,
+            headers=(_LAST_EVENT_ID,),
+            answers=_STREAM,
+            errors=(InvalidInput,),
+        ),
+    ]
+
+
+def _flow_id(request: web.Request) -> str:
+    """The flow id of the path; one that no flow can have is not worth a query."""
+    flow_id = request.match_info["flow_id"]
+    if not _FLOW_ID.fullmatch(flow_id):
+        raise UnknownFlow
+    return flow_id

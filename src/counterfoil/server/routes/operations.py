@@ -1,0 +1,59 @@
+"""Health, readiness and metrics, for those who run the engine."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from aiohttp import web
+
+from counterfoil.domain.errors import Unavailable
+from counterfoil.server.answers import Health, json_response
+from counterfoil.server.routes import Answer, EngineFacade, Route
+
+
+def operations_routes(engine: EngineFacade) -> list[Route]:
+    async def get_health(request: web.Request) -> web.Response:  # noqa: ARG001
+        return json_response({"status": "ok"})
+
+    async def get_readiness(request: web.Request) -> web.Response:  # noqa: ARG001
+        if not engine.accepting:
+            raise Unavailable("the engine is stopping")
+        return json_response({"status": "ready", **await engine.health()})
+
+    async def get_metrics(request: web.Request) -> web.Response:  # noqa: ARG001
+        with suppress(Unavailable):  # a store that cannot be read is when metrics are wanted most
+            await engine.refresh_metrics()
+        text, content_type = engine.metrics.render()
+        headers = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+        return web.Response(body=text, headers=headers)
+
+    return [
+        Route(
+            method="GET",
+            path="/healthz",
+            handler=get_health,
+            tag="operations",
+            summary="Is the process alive",
+            answers={200: Answer(description="it is", model=Health)},
+            open_on_loopback=True,
+        ),
+        Route(
+            method="GET",
+            path="/readyz",
+            handler=get_readiness,
+            tag="operations",
+            summary="Can the engine take work",
+            description="The store is reachable and the sweeps are alive; 503 otherwise, and while it stops.",
+            answers={200: Answer(description="it can", model=Health)},
+            open_on_loopback=True,
+        ),
+        Route(
+            method="GET",
+            path="/metrics",
+            handler=get_metrics,
+            tag="operations",
+            summary="Metrics for Prometheus",
+            answers={200: Answer(description="the text format of Prometheus", media_type="text/plain")},
+            open_on_loopback=True,
+        ),
+    ]

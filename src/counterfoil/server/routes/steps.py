@@ -1,0 +1,104 @@
+"""``/api/v1/steps``: what can be run."""
+
+from __future__ import annotations
+
+import re
+
+from aiohttp import web
+
+from counterfoil.domain.errors import InvalidStep, PayloadTooLarge, UnknownStep, UnsupportedMediaType
+from counterfoil.domain.steps import STEP_ID_PATTERN, StepDefinition
+from counterfoil.server.answers import StepDocument, StepsPage, empty_response, json_response
+from counterfoil.server.auth import ADMINS
+from counterfoil.server.requests import read_model
+from counterfoil.server.routes import Answer, EngineFacade, Route
+
+_STEP_ID = re.compile(STEP_ID_PATTERN)
+
+EXAMPLE = {
+    "kind": "async",
+    "endpoint": "http://127.0.0.1:9000/transcribe",
+    "attributes": {
+        "audio_url": {"role": "required", "type": "string"},
+        "language": {"role": "optional", "type": "string", "default": "en"},
+        "text": {"role": "output", "type": "string"},
+    },
+    "work": {"max_retries": 5, "ack_timeout_ms": 30000, "deadline_ms": 3600000},
+}
+
+
+def step_routes(engine: EngineFacade) -> list[Route]:
+    async def put_step(request: web.Request) -> web.Response:
+        step_id = request.match_info["step_id"]
+        if not _STEP_ID.fullmatch(step_id):
+            fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
+            raise InvalidStep("the step id is not valid", errors=[{"place": "step_id", "message": fault}])
+        definition = await read_model(request, StepDefinition, InvalidStep)
+        document, created = await engine.put_step(step_id, definition)
+        return json_response(document, 201 if created else 200)
+
+    async def get_step(request: web.Request) -> web.Response:
+        return json_response(await engine.queries.step(_known(request)))
+
+    async def delete_step(request: web.Request) -> web.Response:
+        await engine.delete_step(_known(request))
+        return empty_response()
+
+    async def list_steps(request: web.Request) -> web.Response:  # noqa: ARG001
+        return json_response({"steps": await engine.queries.steps()})
+
+    return [
+        Route(
+            method="GET",
+            path="/api/v1/steps",
+            handler=list_steps,
+            tag="steps",
+            summary="List the registered steps",
+            answers={200: Answer(description="all steps", model=StepsPage)},
+        ),
+        Route(
+            method="PUT",
+            path="/api/v1/steps/{step_id}",
+            handler=put_step,
+            tag="steps",
+            summary="Register a step, or change it",
+            description="Fields of `work` that are left out are inherited from the engine's defaults. Flows that run "
+            "already keep the definition that they were started with.",
+            request=StepDefinition,
+            example=EXAMPLE,
+            answers={
+                200: Answer(description="changed, or the same as before", model=StepDocument),
+                201: Answer(description="new", model=StepDocument),
+            },
+            errors=(InvalidStep, UnsupportedMediaType, PayloadTooLarge),
+            roles=ADMINS,
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/steps/{step_id}",
+            handler=get_step,
+            tag="steps",
+            summary="Show a step",
+            answers={200: Answer(description="the step", model=StepDocument)},
+            errors=(UnknownStep,),
+        ),
+        Route(
+            method="DELETE",
+            path="/api/v1/steps/{step_id}",
+            handler=delete_step,
+            tag="steps",
+            summary="Remove a step",
+            description="Flows that run already are not touched; no new flow can have it as a goal.",
+            answers={204: Answer(description="removed")},
+            errors=(UnknownStep,),
+            roles=ADMINS,
+        ),
+    ]
+
+
+def _known(request: web.Request) -> str:
+    """The step id of the path; one that no step can have is not worth a query."""
+    step_id = request.match_info["step_id"]
+    if not _STEP_ID.fullmatch(step_id):
+        raise UnknownStep
+    return step_id

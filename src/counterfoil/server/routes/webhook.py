@@ -1,0 +1,145 @@
+"""``/webhook``: where workers report. The receipt is the credential, so there is no API key here.
+
+This is the hot path: a handler does no more than read, validate, submit and answer.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from counterfoil.domain.errors import (
+    AlreadyFailed,
+    AlreadySucceeded,
+    ConflictingResult,
+    InvalidResult,
+    InvalidSignature,
+    PayloadTooLarge,
+    UnknownReceipt,
+    UnsupportedMediaType,
+    WorkCancelled,
+    WorkNotActive,
+)
+from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.domain.time import optional_rfc3339
+from counterfoil.server.answers import HeartbeatTaken, ReceiptState, ReportTaken, json_response
+from counterfoil.server.requests import parse_body, read_body, require_json, validate
+from counterfoil.server.routes import Answer, EngineFacade, HeaderParameter, Route
+
+RECEIPT_HEADER = "Counterfoil-Receipt"
+
+_REFUSALS = (
+    AlreadySucceeded,
+    AlreadyFailed,
+    ConflictingResult,
+    WorkCancelled,
+    WorkNotActive,
+    UnknownReceipt,
+    InvalidResult,
+    UnsupportedMediaType,
+    PayloadTooLarge,
+)
+_EXAMPLE = {"success": True, "outputs": {"text": "hello"}}
+
+
+def webhook_routes(engine: EngineFacade) -> list[Route]:
+    async def complete(request: web.Request, flow_id: str, step_id: str, token: str) -> web.Response:
+        work_id = engine.work_of(flow_id, step_id, token)
+        require_json(request)
+        body = await read_body(request, request.client_max_size)
+        result = validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
+        completion = await engine.complete(work_id, result, lambda now: engine.verify(request.headers, body, now))
+        return json_response(
+            {
+                "verdict": completion.verdict,
+                "status": completion.status,
+                "flow_id": flow_id,
+                "step_id": step_id,
+                "recorded_at": optional_rfc3339(completion.recorded_at),
+            }
+        )
+
+    async def complete_work(request: web.Request) -> web.Response:
+        match = request.match_info
+        return await complete(request, match["flow_id"], match["step_id"], match["receipt_token"])
+
+    async def complete_work_by_header(request: web.Request) -> web.Response:
+        token = request.headers.get(RECEIPT_HEADER, "")
+        return await complete(request, request.match_info["flow_id"], request.match_info["step_id"], token)
+
+    async def beat_work(request: web.Request) -> web.Response:
+        match = request.match_info
+        work_id = engine.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
+        body = b""
+        if request.body_exists:
+            body = await read_body(request, request.client_max_size)
+            if body:
+                require_json(request)
+        heartbeat = validate(Heartbeat, parse_body(body, InvalidResult), InvalidResult) if body else Heartbeat()
+        answer = await engine.heartbeat(work_id, heartbeat)
+        return json_response(
+            {"deadline_at": optional_rfc3339(answer.deadline_at), "cancel_requested": answer.cancel_requested}
+        )
+
+    async def get_receipt(request: web.Request) -> web.Response:
+        match = request.match_info
+        work_id = engine.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
+        return json_response(await engine.queries.receipt(work_id))
+
+    path = "/webhook/{flow_id}/{step_id}/{receipt_token}"
+    accepted = {200: Answer(description="recorded, or harmless to repeat: see verdict", model=ReportTaken)}
+    return [
+        Route(
+            method="POST",
+            path=path,
+            handler=complete_work,
+            tag="webhook",
+            summary="Report the result of a work item",
+            description="The first outcome wins and is final. 400 says precisely why a report was refused.",
+            request=StepResult,
+            example=_EXAMPLE,
+            answers=accepted,
+            errors=(*_REFUSALS, InvalidSignature),
+            roles=None,
+            bare=True,
+        ),
+        Route(
+            method="GET",
+            path=path,
+            handler=get_receipt,
+            tag="webhook",
+            summary="Look at a work item without changing it",
+            answers={200: Answer(description="its state", model=ReceiptState)},
+            errors=(UnknownReceipt,),
+            roles=None,
+            bare=True,
+        ),
+        Route(
+            method="POST",
+            path="/webhook/{flow_id}/{step_id}",
+            handler=complete_work_by_header,
+            tag="webhook",
+            summary="Report a result with the receipt in a header",
+            request=StepResult,
+            example=_EXAMPLE,
+            answers=accepted,
+            errors=(*_REFUSALS, InvalidSignature),
+            headers=(HeaderParameter(name=RECEIPT_HEADER, description="the receipt token"),),
+            roles=None,
+            bare=True,
+        ),
+        Route(
+            method="POST",
+            path=f"{path}/heartbeat",
+            handler=beat_work,
+            tag="webhook",
+            summary="Give a sign of life",
+            description="Extends the callback deadline, and tells whether the work is still wanted.",
+            request=Heartbeat,
+            request_optional=True,
+            example={"progress": 0.4, "message": "rendering"},
+            answers={200: Answer(description="until when the next one is due", model=HeartbeatTaken)},
+            errors=_REFUSALS,
+            roles=None,
+            bare=True,
+        ),
+    ]

@@ -1,0 +1,168 @@
+"""Where settings come from: flags, then environment, then file, then defaults.
+
+What is wrong stops the start with a ``SettingsError`` that names the setting, where its value came from and what is
+allowed. Values that are, or may hold, a secret are never repeated.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
+
+from counterfoil.domain.steps import WorkDefaults
+from counterfoil.settings.model import PREFIX, Settings, describe_settings
+
+DEFAULT_CONFIG = Path("counterfoil.toml")
+CONFIG_VARIABLE = "COUNTERFOIL_CONFIG"
+CLIENT_VARIABLES = frozenset({"COUNTERFOIL_URL", "COUNTERFOIL_KEY"})
+"""Variables of the command line as a client of a running engine: no settings, but no mistakes either."""
+BASE_URL_VARIABLE = "WEBHOOK_BASE_URL"
+UNSHOWN = frozenset({"api_keys", "receipt_secrets", "signing_secret", "store", "webhook_base_url"})
+"""Settings whose values are, or may hold, a secret: errors do not repeat them."""
+
+
+class SettingsError(Exception):
+    """The settings are wrong; each fault has a line of its own."""
+
+    def __init__(self, *faults: str) -> None:
+        self.faults = faults
+        super().__init__("\n".join(faults))
+
+
+class _Layer(NamedTuple):
+    """What one source says, and how to name the place of a setting in it."""
+
+    values: dict[str, Any]
+    origins: dict[str, str]
+
+
+def load_settings(config: Path | None = None, **flags: Any) -> Settings:
+    """Merge flags (None: not given), environment, file and defaults; raises SettingsError.
+
+    The file is the one given, else that of ``COUNTERFOIL_CONFIG``, else ``counterfoil.toml`` here if there is one.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    layers = [
+        _read_file(config),
+        _read_environment(),
+        _Layer(given, {name: f"flag --{name.replace('_', '-')}" for name in given}),
+    ]
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        work = {**values.get("work", {}), **_table(layer, "work")}
+        values |= layer.values | ({"work": work} if work else {})
+        origins |= layer.origins
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        faults = [_fault(detail, values, origins) for detail in error.errors(include_url=False)]
+        raise SettingsError(*faults) from None
+
+
+def _table(layer: _Layer, name: str) -> dict[str, Any]:
+    table = layer.values.get(name, {})
+    if isinstance(table, WorkDefaults):
+        return table.model_dump()
+    if not isinstance(table, dict):
+        raise SettingsError(f"{name} ({layer.origins[name]}): must be a table of settings, as in [work]")
+    return table
+
+
+def _read_file(config: Path | None) -> _Layer:
+    named = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
+    path = named or DEFAULT_CONFIG
+    if named is None and not path.exists():
+        return _Layer({}, {})
+    if not path.is_file():
+        raise SettingsError(f"config file {path}: there is no such file")
+    try:
+        values = TomlConfigSettingsSource(Settings, toml_file=path).toml_data
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"config file {path}: is not TOML: {error}") from None
+    except OSError as error:
+        raise SettingsError(f"config file {path}: cannot be read: {error.strerror}") from None
+    private = sorted(name for name in values if name.startswith("_"))  # the library would take them for its own
+    if private:
+        raise SettingsError(*(f"{name} (file {path}): there is no such setting" for name in private))
+    return _Layer(values, dict.fromkeys(_places(values), f"file {path}"))
+
+
+def _read_environment() -> _Layer:
+    variables = {item.variable: item.name for item in describe_settings()}
+    known = {*variables, CONFIG_VARIABLE, *CLIENT_VARIABLES}
+    unknown = sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known)
+    if unknown:
+        raise SettingsError(*(f"environment variable {name}: {_unknown(name.upper(), known)}" for name in unknown))
+    values = EnvSettingsSource(Settings)()
+    if "work" in values:  # its numbers and booleans are strict, as they are over the wire
+        values["work"] = {name: _scalar(text) for name, text in values["work"].items()}
+    origins = {name: f"environment variable {variable}" for variable, name in variables.items()}
+    if "webhook_base_url" not in values and os.environ.get(BASE_URL_VARIABLE):
+        values["webhook_base_url"] = os.environ[BASE_URL_VARIABLE]
+        origins["webhook_base_url"] = f"environment variable {BASE_URL_VARIABLE}"
+    return _Layer(values, {place: origins[place] for place in _places(values) if place in origins})
+
+
+def _scalar(text: Any) -> Any:
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError):
+        return text
+    return text if isinstance(value, (dict, list, str)) else value
+
+
+def _places(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        yield prefix + name
+        if isinstance(value, dict):
+            yield from _places(value, f"{prefix}{name}.")
+
+
+def _fault(detail: ErrorDetails, values: dict[str, Any], origins: dict[str, str]) -> str:
+    """One line: the setting, its value if it may be shown, where it is from, what is wrong and what is allowed."""
+    context = detail.get("ctx", {})
+    path = [context["setting"]] if "setting" in context else [str(part) for part in detail["loc"]]
+    name = ".".join(path[: 2 if path[0] == "work" else 1])
+    origin = origins.get(name, "default")
+    if detail["type"] == "extra_forbidden":
+        return f"{name} ({origin}): {_unknown(name, {item.name for item in describe_settings()})}"
+    shown = "" if path[0] in UNSHOWN else f" = {_value_at(values, name)!r}"
+    allowed = "" if detail["type"] == "setting" else _allowed(name)
+    return f"{name}{shown} ({origin}): {f'must be {allowed}' if allowed else detail['msg']}"
+
+
+def _value_at(values: dict[str, Any], name: str) -> Any:
+    table, _, rest = name.partition(".")
+    value = values.get(table, Settings.model_fields[table].default)
+    return value.get(rest) if rest and isinstance(value, dict) else value
+
+
+def _unknown(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return "there is no such setting" + (
+        f"; is {near[0]} meant?" if near else "; config/counterfoil.toml lists them all"
+    )
+
+
+def _allowed(name: str) -> str:
+    """What a setting takes, said from its own schema; empty where the schema does not say enough."""
+    table, _, rest = name.partition(".")
+    schema = (WorkDefaults if rest else Settings).model_json_schema()["properties"][rest or table]
+    options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
+    option = options[0]
+    if "enum" in option:
+        return "one of " + ", ".join(option["enum"])
+    if option.get("type") == "integer":
+        most = f" to {option['maximum']}" if "maximum" in option else " upwards"
+        return f"a whole number from {option['minimum']}{most}"
+    return {"boolean": "true or false", "string": "text", "array": "a list of texts"}.get(option.get("type", ""), "")

@@ -1,0 +1,247 @@
+"""The settings themselves: every field with its default, its limits and one line that says what it is for."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from counterfoil.domain.steps import YEAR_MS, WorkDefaults
+from counterfoil.settings.values import (
+    ApiKey,
+    Names,
+    Whole,
+    is_address,
+    is_base_url,
+    is_host_name,
+    is_loopback,
+    is_network,
+    lower_case,
+    parse_api_keys,
+    refused,
+    sqlite_file,
+)
+
+PREFIX = "COUNTERFOIL_"
+_MEBIBYTE = 1_048_576
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. ``config/counterfoil.toml`` lists the same, and a test compares the two."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    host: str = Field("127.0.0.1", description="Address to serve on; without API keys only a loopback address.")
+    port: Whole = Field(8080, ge=0, le=65_535, description="Port to serve on; 0 takes a free one.")
+    data: Path = Field(Path("counterfoil-data"), description="Directory of the database and of generated secrets.")
+    store: str = Field(
+        "",
+        repr=False,
+        description="Where the state is kept: sqlite:///path; empty: counterfoil.db in the data directory.",
+    )
+    webhook_base_url: str = Field(
+        "", description="What webhook URLs start with, as workers reach it; empty: the address served."
+    )
+    api_keys: str = Field(
+        "",
+        repr=False,
+        description="API keys, name:role:secret, comma separated; roles: viewer, operator, reviewer, admin.",
+    )
+    receipt_secrets: str = Field(
+        "",
+        repr=False,
+        description="Secrets that sign receipts, comma separated, the first signs; empty: generated once.",
+    )
+    signing_secret: str = Field(
+        "", repr=False, description="Standard Webhooks secret, whsec_<base64>, of dispatches and signed completions."
+    )
+    max_body_bytes: Whole = Field(_MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="Largest request body taken.")
+    max_response_bytes: Whole = Field(
+        _MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="How much of an endpoint's response is read."
+    )
+    backlog_limit: Whole = Field(
+        20_000, ge=1, le=10_000_000, description="Commands that may wait for a commit; past it the answer is 503."
+    )
+    batch_limit: Whole = Field(512, ge=1, le=100_000, description="Commands that share one commit at most.")
+    readers: Whole = Field(2, ge=1, le=64, description="Connections that only read.")
+    dispatch_concurrency: Whole = Field(256, ge=1, le=100_000, description="Calls of step endpoints at once, in all.")
+    dispatch_concurrency_per_host: Whole = Field(
+        64, ge=1, le=100_000, description="Calls of step endpoints at once, to one host."
+    )
+    retry_after_limit_ms: Whole = Field(
+        3_600_000, ge=0, le=YEAR_MS, description="Longest delay that a Retry-After or retry_after may ask for."
+    )
+    sweep_interval_ms: Whole = Field(
+        1_000, ge=10, le=3_600_000, description="How often the sweeps run when nothing wakes them earlier."
+    )
+    shutdown_grace_ms: Whole = Field(
+        10_000, ge=0, le=3_600_000, description="How long a stop waits for requests in flight."
+    )
+    egress_allow: Names = Field(
+        default=[], description="Networks and host names that may be called although they are denied by default."
+    )
+    egress_deny: Names = Field(
+        default=[], description="Networks and host names that must not be called; wins over allow."
+    )
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower_case)] = Field(
+        "info", description="Least severe level that is logged: debug, info, warning or error."
+    )
+    log_format: Annotated[Literal["auto", "pretty", "json"], BeforeValidator(lower_case)] = Field(
+        "auto", description="pretty, json, or auto: pretty on a terminal, JSON otherwise."
+    )
+    access_log: bool = Field(default=False, description="Log each HTTP request, receipt tokens blanked out.")
+    work: WorkDefaults = Field(WorkDefaults(), description="What steps inherit, field by field.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 (the library's signature)
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what the caller gives: load_settings merges the rest, because it must know where a value is from."""
+        return (init_settings,)
+
+    @field_validator("host")
+    @classmethod
+    def _is_a_host(cls, value: str) -> str:
+        if not is_address(value) and not is_host_name(value):
+            raise refused("must be an IP address or a host name, without brackets or port")
+        return value
+
+    @field_validator("store")
+    @classmethod
+    def _is_a_store(cls, value: str) -> str:
+        if value.startswith(("postgresql:", "postgres:")):
+            raise refused("PostgreSQL is not supported by this version; must be sqlite:///path, or empty")
+        if value and (
+            not value.startswith("sqlite:///") or not sqlite_file(value) or re.search(r"[?#]|:memory:", value)
+        ):
+            raise refused("must be sqlite:///path with the path of a file, or empty")
+        return value
+
+    @field_validator("webhook_base_url")
+    @classmethod
+    def _is_a_base_url(cls, value: str) -> str:
+        if value and not is_base_url(value):
+            raise refused("must be an http:// or https:// URL with a host, without user, query or fragment, or empty")
+        return value.rstrip("/")
+
+    @field_validator("api_keys")
+    @classmethod
+    def _are_keys(cls, value: str) -> str:
+        keys = parse_api_keys(value)
+        for what, given in (("name", [key.name for key in keys]), ("secret", [key.secret for key in keys])):
+            if len(set(given)) < len(given):
+                raise refused(f"two keys have the same {what}; each key needs its own")
+        return value
+
+    @field_validator("receipt_secrets")
+    @classmethod
+    def _are_secrets(cls, value: str) -> str:
+        if value and not all(part.strip() for part in value.split(",")):
+            raise refused("must be secrets separated by single commas: one of them is empty")
+        return value
+
+    @field_validator("signing_secret")
+    @classmethod
+    def _is_a_signing_secret(cls, value: str) -> str:
+        try:
+            decoded = base64.b64decode(value.removeprefix("whsec_"), validate=True)
+        except (binascii.Error, ValueError):
+            decoded = b""
+        if value and (not value.startswith("whsec_") or not decoded):
+            raise refused("must be whsec_ and then base64, padding included, or empty")
+        return value
+
+    @field_validator("egress_allow", "egress_deny")
+    @classmethod
+    def _are_networks_or_names(cls, value: list[str]) -> list[str]:
+        for item in value:
+            if not is_network(item) and not is_host_name(item.removeprefix("*.")):
+                raise refused(f"{item!r} must be a network such as 10.0.0.0/8, an address, a host name or *.name")
+        return value
+
+    @model_validator(mode="after")
+    def _without_keys_only_loopback(self) -> Self:
+        if not self.keys and not is_loopback(self.host):
+            raise PydanticCustomError(
+                "setting",
+                "{message}",
+                {
+                    "setting": "host",
+                    "message": "without API keys only a loopback address is served: "
+                    "configure api_keys, or take 127.0.0.1, ::1 or localhost",
+                },
+            )
+        return self
+
+    @property
+    def keys(self) -> list[ApiKey]:
+        """The API keys, parsed."""
+        return parse_api_keys(self.api_keys)
+
+    @property
+    def receipt_secret_list(self) -> list[str]:
+        """The configured receipt secrets, the signing one first; empty: the engine keeps a generated one."""
+        return [part.strip() for part in self.receipt_secrets.split(",") if part.strip()]
+
+    @property
+    def store_url(self) -> str:
+        """Where the state is kept, defaults applied."""
+        return self.store or f"sqlite:///{self.data / 'counterfoil.db'}"
+
+    @property
+    def store_path(self) -> Path:
+        """The database file behind the URL."""
+        return Path(sqlite_file(self.store_url))
+
+
+class SettingDescription(NamedTuple):
+    """One setting, as the reference and the example file show it."""
+
+    name: str
+    default: Any
+    description: str
+    variable: str
+
+
+_WORK_DESCRIPTIONS = {
+    "max_retries": "Retries after the first attempt; 0: none, -1: as many as it takes.",
+    "backoff_type": "How the delay grows: fixed, linear or exponential.",
+    "init_backoff_ms": "Delay before the first retry.",
+    "max_backoff_ms": "Longest computed delay.",
+    "jitter": "Draw the delay evenly between half of it and all of it.",
+    "ack_timeout_ms": "Time for the acknowledgement; of a sync step, for the whole answer.",
+    "deadline_ms": "Time for the callback, counted again from each heartbeat.",
+    "heartbeat_timeout_ms": "Longest silence between heartbeats; not set: only the deadline counts.",
+    "parallelism": "Work items of one step that may be active at once; not set: no limit.",
+}
+
+
+def describe_settings() -> Iterator[SettingDescription]:
+    """Every setting in the order of the file; those of the table [work] as ``work.<name>``."""
+    for name, info in Settings.model_fields.items():
+        if name != "work":
+            yield SettingDescription(name, info.default, info.description or "", PREFIX + name.upper())
+    for name, info in WorkDefaults.model_fields.items():
+        yield SettingDescription(
+            f"work.{name}", info.default, _WORK_DESCRIPTIONS[name], f"{PREFIX}WORK__{name.upper()}"
+        )

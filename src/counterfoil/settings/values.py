@@ -1,0 +1,110 @@
+"""What single values must be like: the checks and parsers that the settings share."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
+from pydantic_settings import NoDecode
+
+Role = Literal["viewer", "operator", "reviewer", "admin"]
+ROLES: tuple[Role, ...] = ("viewer", "operator", "reviewer", "admin")
+
+_KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}$)(?=.*[a-z_]){_LABEL}(\.{_LABEL})*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """Who may call the API, and as what."""
+
+    name: str
+    role: Role
+    secret: str = field(repr=False)
+
+
+def refused(message: str) -> PydanticCustomError:
+    """An error whose message says by itself what is allowed."""
+    return PydanticCustomError("setting", "{message}", {"message": message})
+
+
+def no_boolean(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("whole_number", "must be a whole number, not true or false")
+    return value
+
+
+def comma_separated(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def lower_case(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+Whole = Annotated[int, BeforeValidator(no_boolean)]
+Names = Annotated[list[str], NoDecode, BeforeValidator(comma_separated)]
+
+
+def parse_api_keys(text: str) -> list[ApiKey]:
+    """Read ``name:role:secret,...``; a secret may hold colons, and no fault repeats it."""
+    keys = []
+    for place, entry in enumerate((part.strip() for part in text.split(",") if text.strip()), start=1):
+        name, role, secret = [*entry.split(":", 2), "", "", ""][:3]
+        if not _KEY_NAME.fullmatch(name) or not secret or not secret.isascii() or not secret.isprintable():
+            raise refused(f"entry {place} must be name:role:secret, the secret in printable ASCII")
+        known = next((each for each in ROLES if each == role), None)
+        if known is None:
+            raise refused(f"entry {place} has an unknown role; must be one of {', '.join(ROLES)}")
+        keys.append(ApiKey(name, known, secret))
+    return keys
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address; a name other than localhost may point anywhere."""
+    if not is_address(host):
+        return host.lower() == "localhost"
+    address = ipaddress.ip_address(host)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_host_name(text: str) -> bool:
+    return bool(_HOST_NAME.fullmatch(text)) and not text.rpartition(".")[2].isdigit()
+
+
+def is_base_url(text: str) -> bool:
+    """Whether paths can be added to it, and workers reach it without a password in every URL."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises ValueError for a port that is no port
+    except ValueError:
+        return False
+    clean = text.isascii() and text.isprintable() and " " not in text and not set("@?#") & set(text)
+    return clean and parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def sqlite_file(url: str) -> str:
+    return url.removeprefix("sqlite:///")

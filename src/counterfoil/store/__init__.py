@@ -1,0 +1,1 @@
+"""The store: durable state, committed in groups."""

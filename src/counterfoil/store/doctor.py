@@ -1,0 +1,152 @@
+"""The doctor's rules: what must be true of every flow, whichever store it lies in.
+
+A flow's records are compared with what its journal tells, by the same functions that the engine itself applies events
+with, and checked against the invariants that no crash, race or retry may break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from counterfoil.domain.events import (
+    ENDS_STEP,
+    ENDS_WORK,
+    FLOW_STATUS_OF,
+    Event,
+    EventType,
+    evolve_flow,
+    evolve_step,
+    evolve_work,
+    flow_from,
+    step_from,
+    work_from,
+)
+from counterfoil.domain.model import Flow, StepRun, StepVersion, Work
+from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK, IllegalMove, WorkStatus
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it must be."""
+
+    invariant: str
+    subject: str
+    message: str
+
+
+@dataclass
+class FlowRecords:
+    """Everything of one flow, as the store holds it."""
+
+    flow: Flow | None
+    steps: dict[str, StepRun] = field(default_factory=dict)
+    work: dict[str, Work] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+
+
+def check_flow(flow_id: str, records: FlowRecords, versions: dict[str, StepVersion]) -> Iterator[Finding]:
+    """All findings of one flow."""
+    yield from _check_rest(flow_id, records)
+    for work in records.work.values():
+        yield from _check_work(work, versions)
+    yield from _check_journal(flow_id, records)
+
+
+def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
+    """No active flow is stuck; no step of a final flow is open."""
+    flow = records.flow
+    if flow is None:
+        yield Finding("journal", flow_id, "the journal tells of a flow that the store does not have")
+        return
+    open_work = [work for work in records.work.values() if work.status not in FINAL_WORK]
+    open_steps = [step for step in records.steps.values() if step.status not in FINAL_STEPS]
+    if flow.status in FINAL_FLOWS:
+        for step in open_steps:
+            yield Finding("final_flow", f"{flow_id}/{step.step_id}", f"step is {step.status} in a {flow.status} flow")
+        for work in open_work:
+            yield Finding("final_flow", work.work_id, f"work is {work.status} in a {flow.status} flow")
+    elif not open_work:
+        yield Finding("stuck_flow", flow_id, f"flow is {flow.status}, but nothing of it is open: it can never end")
+    if flow.open_steps != len(open_steps):
+        message = f"counts {flow.open_steps} open steps, there are {len(open_steps)}"
+        yield Finding("counters", flow_id, message)
+    for step in records.steps.values():
+        open_items = sum(1 for work in open_work if work.step_id == step.step_id)
+        if step.open_items != open_items:
+            message = f"counts {step.open_items} open items, there are {open_items}"
+            yield Finding("counters", f"{flow_id}/{step.step_id}", message)
+
+
+def _check_work(work: Work, versions: dict[str, StepVersion]) -> Iterator[Finding]:
+    if work.status is WorkStatus.NOT_COMPLETED and work.due_at is None and work.hold is None:
+        yield Finding("not_completed", work.work_id, "not completed, without a next attempt and without a hold")
+    if work.status is WorkStatus.ACTIVE and work.due_at is None:
+        yield Finding("active", work.work_id, "active, but no clock runs: its silence would last for ever")
+    if work.owner is not None and work.status is not WorkStatus.ACTIVE:
+        yield Finding("active", work.work_id, f"is {work.status}, yet a node claims to be sending it")
+    if work.status in FINAL_WORK and work.recorded_at is None:
+        yield Finding("one_outcome", work.work_id, f"is {work.status}, but nothing tells since when")
+    version = versions.get(work.version)
+    if version is None:
+        yield Finding("versions", work.work_id, "was made from a step version that the store does not have")
+    elif version.work.max_attempts is not None and work.attempt > version.work.max_attempts:
+        message = f"was sent {work.attempt} times, {version.work.max_attempts} are allowed"
+        yield Finding("attempts", work.work_id, message)
+
+
+def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
+    """The journal alone rebuilds the state, each receipt has at most one outcome, each attempt one intent."""
+    told = FlowRecords(None)
+    for event in records.events:
+        subject = event.work_id or event.step_id or event.flow_id
+        try:
+            _apply(told, event)
+        except IllegalMove as move:
+            yield Finding("one_outcome", subject, f"the journal makes an illegal move: {move}")
+            return
+        except (KeyError, AttributeError, TypeError) as error:
+            yield Finding("journal", subject, f"{event.type} cannot be applied: {type(error).__name__} {error}")
+            return
+    yield from _differences(flow_id, told.flow, records.flow, "flow")
+    for step_id in sorted(records.steps.keys() | told.steps.keys()):
+        yield from _differences(f"{flow_id}/{step_id}", told.steps.get(step_id), records.steps.get(step_id), "step")
+    for work_id in sorted(records.work.keys() | told.work.keys()):
+        yield from _differences(work_id, told.work.get(work_id), records.work.get(work_id), "work item")
+
+
+def _apply(told: FlowRecords, event: Event) -> None:
+    kind = event.type
+    if kind is EventType.FLOW_STARTED:
+        told.flow = flow_from(event)
+    elif kind is EventType.STEP_STARTED:
+        told.steps[event.step_id or ""] = step_from(event)
+    elif kind is EventType.WORK_CREATED:
+        told.work[event.work_id or ""] = work_from(event)
+    elif kind in FLOW_STATUS_OF:
+        assert told.flow is not None
+        evolve_flow(told.flow, event)
+    elif kind in ENDS_STEP:
+        assert told.flow is not None
+        evolve_step(told.steps[event.step_id or ""], event)
+        evolve_flow(told.flow, event)
+    elif kind not in (EventType.CANCEL_DELIVERED, EventType.CANCEL_UNDELIVERED):
+        work = told.work[event.work_id or ""]
+        if kind is EventType.WORK_DISPATCHED and event.attempt != work.attempt + 1:
+            raise IllegalMove(f"attempt {event.attempt} follows attempt {work.attempt}")
+        evolve_work(work, event)
+        if kind in ENDS_WORK:
+            evolve_step(told.steps[event.step_id or ""], event)
+
+
+def _differences(
+    subject: str, told: Flow | StepRun | Work | None, kept: Flow | StepRun | Work | None, what: str
+) -> Iterator[Finding]:
+    if told is None and kept is not None:
+        yield Finding("journal", subject, f"the journal does not tell of this {what}")
+    elif kept is None and told is not None:
+        yield Finding("journal", subject, f"the journal tells of a {what} that the store does not have")
+    elif told != kept and told is not None and kept is not None:
+        names = [name for name, value in vars(told).items() if vars(kept)[name] != value]
+        shown = ", ".join(f"{name} is {vars(kept)[name]!r}, told {vars(told)[name]!r}" for name in names)
+        yield Finding("journal", subject, f"the journal tells another state: {shown}")

@@ -1,0 +1,120 @@
+"""The SQLite store: one writer, a few readers, one owner of the file at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.time import Clock
+from counterfoil.store.commit import StoreFailure
+from counterfoil.store.protocol import Row
+from counterfoil.store.sqlite.connection import Connection, open_reader, open_writer
+from counterfoil.store.sqlite.migrations import SCHEMA_VERSION, migrate
+from counterfoil.store.sqlite.transaction import QUERIES, SqliteTransaction
+from counterfoil.store.world import Needs, World
+
+log = structlog.get_logger(__name__)
+
+_BROKEN = ("malformed", "not a database", "disk I/O error", "unable to open", "closed", "readonly", "no such table")
+"""Failures after which the connection itself is not trusted any more and is opened anew."""
+
+
+class SqliteStore:
+    """See store/protocol.py. A file beside the database is locked while a process serves it: two writers of one
+    file would each take the other's dispatches for those of a dead process."""
+
+    def __init__(self, path: Path, clock: Clock, defaults: WorkDefaults, readers: int = 2) -> None:
+        self.path = path
+        self._clock = clock
+        self._defaults = defaults
+        self._reader_count = readers
+        self._writer: Connection | None = None
+        self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
+        self._lock: int | None = None
+
+    async def open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        try:
+            writer = await self._open_writer()
+            found = await writer.run(migrate, self._clock())
+        except BaseException:
+            await self.close()
+            raise
+        if found not in (0, SCHEMA_VERSION):
+            log.info("store_migrated", was=found, now=SCHEMA_VERSION)
+        for _ in range(self._reader_count):
+            self._readers.put_nowait(None)
+
+    async def close(self) -> None:
+        readers = [self._readers.get_nowait() for _ in range(self._readers.qsize())]
+        for connection in (*readers, self._writer):
+            if connection is not None:
+                await connection.close()
+        self._writer = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def begin(self, needs: Needs, world: World) -> SqliteTransaction:
+        writer = self._writer or await self._open_writer()
+        transaction = SqliteTransaction(writer, self._defaults)
+        try:
+            await transaction.begin(needs, world)
+        except StoreFailure as failure:
+            await self._drop_if_broken(failure)
+            raise
+        return transaction
+
+    async def read(self, query: str, **parameters: Any) -> list[Row]:
+        connection = await self._readers.get()
+        try:
+            if connection is None:
+                connection = await open_reader(self.path)
+            return await connection.run(_fetch, query, parameters)
+        except StoreFailure as failure:
+            if connection is not None and _is_broken(failure):
+                await connection.close()
+                connection = None
+            raise
+        finally:
+            self._readers.put_nowait(connection)
+
+    async def _open_writer(self) -> Connection:
+        self._writer = await open_writer(self.path)
+        return self._writer
+
+    async def _drop_if_broken(self, failure: StoreFailure) -> None:
+        if self._writer is not None and _is_broken(failure):
+            connection, self._writer = self._writer, None
+            await connection.close()
+
+    def _take_lock(self) -> None:
+        lock_path = self.path.with_name(self.path.name + ".lock")
+        try:
+            descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreFailure(f"cannot write to {self.path.parent}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreFailure(
+                f"another counterfoil is serving {self.path}: stop it, or give this one another data directory"
+            ) from error
+        self._lock = descriptor
+
+
+def _fetch(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]) -> list[Row]:
+    return connection.execute(QUERIES[query], parameters).fetchall()
+
+
+def _is_broken(failure: StoreFailure) -> bool:
+    return any(sign in str(failure) for sign in _BROKEN)

@@ -1,0 +1,7 @@
+"""Outbound HTTP: one session, the egress guard, signatures, and what happened on the wire as a ``Reply``."""
+
+from counterfoil.transport.egress import EgressDenied, EgressPolicy
+from counterfoil.transport.http import HttpTransport
+from counterfoil.transport.signing import Signer, Verifier
+
+__all__ = ["EgressDenied", "EgressPolicy", "HttpTransport", "Signer", "Verifier"]

@@ -1,0 +1,189 @@
+"""Where the engine may connect to: loopback and private addresses yes, link-local and cloud metadata no.
+
+The address is checked when the socket is made, the last moment at which it can be: no name that resolves to
+something else the next time, no literal and no odd spelling of one gets around it. Deny beats allow, allow beats the
+default denials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+import socket
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+DENIED_BY_DEFAULT: tuple[Network, ...] = tuple(
+    ip_network(text)
+    for text in (
+        "0.0.0.0/8",  # this network: 0.0.0.0 connects to the machine itself
+        "169.254.0.0/16",  # link-local, and the metadata service of most clouds
+        "100.100.100.200/32",  # metadata: Alibaba Cloud
+        "168.63.129.16/32",  # metadata: Azure's wire server
+        "192.0.0.0/24",  # protocol assignments, and the metadata service of Oracle Cloud classic
+        "224.0.0.0/4",  # multicast
+        "255.255.255.255/32",  # broadcast
+        "::/128",  # unspecified
+        "fe80::/10",  # link-local
+        "fd00:ec2::/32",  # metadata: AWS
+        "fd20:ce::254/128",  # metadata: Google Cloud
+        "fd00:c1::a9fe:a9fe/128",  # metadata: Oracle Cloud
+        "fd00:42::42/128",  # metadata: Scaleway
+        "ff00::/8",  # multicast
+    )
+)
+
+destination: ContextVar[str] = ContextVar("destination", default="")
+"""The host name that the present request is for: a socket is made from an address, which does not tell it."""
+
+_NAT64 = IPv6Network("64:ff9b::/96")
+_COMPATIBLE = IPv6Network("::/96")
+_HOST_PATTERN = re.compile(r"(\*\.)?(?=.*[a-z_])[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_LOOKUPS_AT_ONCE = 32
+
+
+class EgressDenied(OSError):
+    """The egress rules forbid this destination. An OSError, because sockets and resolvers raise nothing else."""
+
+    def __init__(self, message: str = "the egress rules do not allow connections to this address") -> None:
+        super().__init__(errno.EACCES, message)
+
+
+class EgressPolicy:
+    """The rules: which host names and addresses may be connected to. Raises ValueError for an entry that is none."""
+
+    def __init__(self, allow: Iterable[str] = (), deny: Iterable[str] = ()) -> None:
+        self._allowed_hosts, self._allowed_networks = _entries("egress_allow", allow)
+        self._denied_hosts, self._denied_networks = _entries("egress_deny", deny)
+
+    def check_host(self, host: str) -> None:
+        """Raise EgressDenied for a host name, or an address in its place, that is denied before any lookup."""
+        name = _normal(host)
+        if _listed(name, self._denied_hosts):
+            raise EgressDenied("the egress rules do not allow connections to this host")
+        try:
+            address = ip_address(name)
+        except ValueError:
+            return
+        self.check_address(address, name)
+
+    def check_address(self, address: Address | str, host: str) -> None:
+        """Raise EgressDenied for an address that may not be connected to on behalf of this host."""
+        faces = _faces(ip_address(address))
+        if _within(faces, self._denied_networks):
+            raise EgressDenied
+        if _listed(_normal(host), self._allowed_hosts) or _within(faces, self._allowed_networks):
+            return
+        if _within(faces, DENIED_BY_DEFAULT):
+            raise EgressDenied
+
+    def make_socket(self, address_info: tuple[Any, ...]) -> socket.socket:
+        """Make the socket of a connection, if it may be made (the ``socket_factory`` of aiohttp's connector)."""
+        family, kind, protocol, _, socket_address = address_info
+        self.check_address(socket_address[0], destination.get())
+        return socket.socket(family, kind, protocol)
+
+
+class GuardedResolver(AbstractResolver):
+    """Resolves host names and leaves out the addresses that are denied, so that only allowed ones are tried.
+
+    It has threads of its own: names that take long to resolve must not hold up the rest of the process.
+    """
+
+    def __init__(self, policy: EgressPolicy) -> None:
+        self._policy = policy
+        self._threads = ThreadPoolExecutor(_LOOKUPS_AT_ONCE, thread_name_prefix="resolve")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The allowed addresses of the host; EgressDenied when it has others only."""
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, _look_up, host, port, family)
+        allowed = [result for result in found if self._allows(result)]
+        if not allowed and found:
+            raise EgressDenied
+        return allowed
+
+    async def close(self) -> None:
+        """Let go of the threads; a lookup under way ends by itself."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _allows(self, result: ResolveResult) -> bool:
+        try:
+            self._policy.check_address(result["host"], result["hostname"])
+        except EgressDenied:
+            return False
+        return True
+
+
+def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
+    found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    return [
+        ResolveResult(
+            hostname=host,
+            host=str(address[0]),
+            port=int(address[1]),
+            family=found_family,
+            proto=protocol,
+            flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+        )
+        for found_family, _, protocol, _, address in found
+    ]
+
+
+def _entries(setting: str, entries: Iterable[str]) -> tuple[frozenset[str], tuple[Network, ...]]:
+    hosts: set[str] = set()
+    networks: list[Network] = []
+    for entry in entries:
+        text = _normal(entry.strip())
+        try:
+            networks.append(ip_network(text, strict=False))
+        except ValueError:
+            if not _HOST_PATTERN.fullmatch(text):
+                raise ValueError(
+                    f"{setting}: {entry!r} is neither a network (10.0.0.0/8, fd00::/8) "
+                    "nor a host name (api.example.com, *.example.com)"
+                ) from None
+            hosts.add(text)
+    return frozenset(hosts), tuple(networks)
+
+
+def _normal(host: str) -> str:
+    return host.lower().rstrip(".")
+
+
+def _listed(name: str, hosts: frozenset[str]) -> bool:
+    """Whether the name is in the list as it stands, or below one that is listed with a star."""
+    if not hosts:
+        return False
+    if name in hosts:
+        return True
+    _, dot, parent = name.partition(".")
+    while dot:
+        if f"*.{parent}" in hosts:
+            return True
+        _, dot, parent = parent.partition(".")
+    return False
+
+
+def _within(faces: tuple[Address, ...], networks: tuple[Network, ...]) -> bool:
+    return any(face in network for face in faces for network in networks)
+
+
+def _faces(address: Address) -> tuple[Address, ...]:
+    """The address, and the IPv4 address that it carries inside, if any: what is said of either counts."""
+    if isinstance(address, IPv4Address):
+        return (address,)
+    inner = address.ipv4_mapped or address.sixtofour
+    if inner is None and (address in _NAT64 or (address in _COMPATIBLE and int(address) > 0xFFFF)):
+        inner = IPv4Address(int(address) & 0xFFFFFFFF)
+    return (address,) if inner is None else (address, inner)

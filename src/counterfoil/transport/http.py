@@ -1,0 +1,245 @@
+"""Outbound HTTP: one POST, and what became of it.
+
+The one question that matters afterwards is whether the other side can have seen the request, so the body itself
+remembers the moment before its first byte goes out: a failure earlier than that is *not delivered*, one later is
+*unknown*. Nothing that the network or the other side does is raised; a cancellation is.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from counterfoil.domain.replies import Delivery, Reply
+from counterfoil.domain.time import Clock
+from counterfoil.transport.egress import EgressDenied, EgressPolicy, GuardedResolver, destination
+
+KEEP_IDLE_SECONDS = 4.0
+"""Several common servers close an idle connection after five seconds. A request sent into that very moment has an
+unknown outcome, so idle connections are given up before."""
+
+LONGEST_RETRY_AFTER_MS = 365 * 24 * 3600 * 1000
+_KEPT_TARGETS = 4096
+
+_FAULTS = (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError)
+"""What aiohttp raises for faults of the network and of the other side, timeouts (an OSError) included. RuntimeError:
+uvloop's name for some faults of a socket, and aiohttp's for a session that is being closed."""
+
+_OWN_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
+"""Answers are small: compressing them costs more than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """An endpoint as parsed and checked once; ``refusal`` is the reply when nothing can or may be sent there."""
+
+    url: URL
+    host: str = ""
+    refusal: Reply | None = None
+
+
+class _Body(aiohttp.Payload):
+    """Bytes to send that know whether any of them, or of the headers before them, can have left."""
+
+    _value: bytes
+    _autoclose = True
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(value, content_type="application/json")
+        self._size = len(value)
+        self.sent = False
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self._value.decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await self.write_with_length(writer, None)
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """The headers wait (inside aiohttp) for the first bytes of the body: before this nothing is on the wire."""
+        transport = writer.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the connection was closed before anything was sent")
+        self.sent = True
+        await writer.write(self._value[:content_length])
+
+
+class HttpTransport:
+    """Posts over one session with reused connections. Concurrency is bounded by the caller, not here."""
+
+    def __init__(self, *, egress: EgressPolicy, clock: Clock, max_response_bytes: int) -> None:
+        self._egress = egress
+        self._clock = clock
+        self._max_response_bytes = max_response_bytes
+        self._targets: dict[str, _Target] = {}
+        self._resolver: GuardedResolver | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._resolver = GuardedResolver(self._egress)
+        connector = aiohttp.TCPConnector(
+            limit=0,
+            limit_per_host=0,
+            keepalive_timeout=KEEP_IDLE_SECONDS,
+            resolver=self._resolver,
+            socket_factory=self._egress.make_socket,
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            headers=_OWN_HEADERS,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; requests under way end as not delivered or unknown."""
+        if self._session is not None:
+            await self._session.close()
+        if self._resolver is not None:
+            await self._resolver.close()
+
+    async def post(self, url: str, *, body: bytes, headers: Mapping[str, str], timeout_ms: int) -> Reply:
+        """Send one request; the connection, the request and the whole answer share the timeout."""
+        assert self._session is not None, "the transport is opened by async with"
+        target = self._targets.get(url) or self._target(url)
+        if target.refusal is not None:
+            return target.refusal
+        destination.set(target.host)
+        payload = _Body(body)
+        try:
+            response = await self._session.post(
+                target.url, data=payload, headers=headers, allow_redirects=False, timeout=_timeout(timeout_ms)
+            )
+        except _FAULTS as error:
+            return _fault(error, sent=payload.sent, timeout_ms=timeout_ms)
+        return await self._answer(response, timeout_ms)
+
+    async def _answer(self, response: aiohttp.ClientResponse, timeout_ms: int) -> Reply:
+        status = response.status
+        wish = response.headers.get("Retry-After")
+        retry_after_ms = None if wish is None else parse_retry_after(wish, self._clock())
+        try:
+            body, truncated = await self._read(response)
+        except _FAULTS as error:
+            response.close()
+            if 200 <= status < 300:  # what is missing could have been the result
+                return _fault(error, sent=True, timeout_ms=timeout_ms)
+            return Reply(Delivery.ANSWERED, status, retry_after_ms)
+        except BaseException:
+            response.close()
+            raise
+        return Reply(Delivery.ANSWERED, status, retry_after_ms, body, truncated)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+        """The body up to the limit. At its end the connection becomes free again; beyond the limit it is closed."""
+        chunks: list[bytes] = []
+        size = 0
+        while chunk := await response.content.readany():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > self._max_response_bytes:
+                response.close()
+                return b"".join(chunks)[: self._max_response_bytes], True
+        return b"".join(chunks), False
+
+    def _target(self, url: str) -> _Target:
+        if len(self._targets) >= _KEPT_TARGETS:
+            self._targets.clear()
+        target = self._targets[url] = self._examine(url)
+        return target
+
+    def _examine(self, url: str) -> _Target:
+        try:
+            parsed = URL(url)
+            host = parsed.raw_host or ""
+            host.encode("idna")  # as a lookup would: a label that is empty or too long is no host name
+        except ValueError:
+            return _unusable("the endpoint is not a URL")
+        if parsed.scheme not in ("http", "https") or not host:
+            return _unusable("the endpoint must be an http:// or https:// URL with a host")
+        try:
+            self._egress.check_host(host)
+        except EgressDenied as denial:
+            return _Target(parsed, refusal=_denied(denial))
+        return _Target(parsed, host)
+
+
+def parse_retry_after(text: str, now_ms: int) -> int | None:
+    """``Retry-After`` in milliseconds from now: seconds or an HTTP date; None for anything else."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        seconds = int(text.lstrip("0")[:12] or 0)  # twelve digits are beyond the longest already
+        return min(seconds * 1000, LONGEST_RETRY_AFTER_MS)
+    try:
+        at_ms = math.floor(parsedate_to_datetime(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+    return min(max(at_ms - now_ms, 0), LONGEST_RETRY_AFTER_MS)
+
+
+@lru_cache(maxsize=256)
+def _timeout(timeout_ms: int) -> aiohttp.ClientTimeout:
+    """Zero would mean no timeout at all to aiohttp, and by default it rounds long ones up to whole seconds."""
+    return aiohttp.ClientTimeout(total=max(timeout_ms, 1) / 1000, ceil_threshold=math.inf)
+
+
+def _unusable(message: str) -> _Target:
+    return _Target(URL(), refusal=Reply(Delivery.NOT_DELIVERED, error=message, permanent=True))
+
+
+def _denied(denial: EgressDenied) -> Reply:
+    return Reply(Delivery.NOT_DELIVERED, error=denial.strerror or "", denied=True, permanent=True)
+
+
+def _fault(error: Exception, *, sent: bool, timeout_ms: int) -> Reply:
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, EgressDenied):
+        return _denied(cause)
+    if isinstance(error, aiohttp.InvalidURL):
+        return Reply(Delivery.NOT_DELIVERED, error="the host of the endpoint is not usable", permanent=True)
+    delivery = Delivery.UNKNOWN if sent else Delivery.NOT_DELIVERED
+    return Reply(delivery, error=_explain(error, sent=sent, timeout_ms=timeout_ms))
+
+
+def _explain(error: Exception, *, sent: bool, timeout_ms: int) -> str:
+    """For people, in our own words: the texts of the libraries may repeat the URL or what was received."""
+    if isinstance(error, TimeoutError):
+        return f"no complete answer within {timeout_ms} ms" if sent else f"no connection within {timeout_ms} ms"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"the host name cannot be resolved: {_reason(error.os_error)}"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "the certificate of the endpoint is not trusted"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return "no TLS connection can be made with the endpoint"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"cannot connect: {_reason(error.os_error)}"
+    if isinstance(error, (aiohttp.ClientResponseError, HttpProcessingError)):
+        return "the answer is not HTTP"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the body of the answer was cut off"
+    return "the connection was lost before an answer came" if sent else "the connection was lost before sending"
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):  # its numbers are not those of other errors
+        return error.strerror or "unknown host"
+    return os.strerror(error.errno) if error.errno else "no address of the host answers"

@@ -1,0 +1,185 @@
+"""Where connections may go."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from counterfoil.transport.egress import EgressDenied, EgressPolicy, GuardedResolver, destination
+
+ALLOWED = [
+    "127.0.0.1",
+    "127.8.9.1",
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.1.1",
+    "100.64.0.1",
+    "100.100.100.199",
+    "8.8.8.8",
+    "::1",
+    "fd12::1",
+    "2606:4700::1111",
+    "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1",
+    "64:ff9b::808:808",
+    "2002:808:808::1",
+]
+DENIED = [
+    "169.254.169.254",
+    "169.254.0.1",
+    "169.254.170.2",
+    "100.100.100.200",
+    "168.63.129.16",
+    "192.0.0.192",
+    "0.0.0.0",
+    "0.1.2.3",
+    "224.0.0.1",
+    "239.255.255.255",
+    "255.255.255.255",
+    "::",
+    "fe80::1",
+    "fe80::1%eth0",
+    "febf::1",
+    "fd00:ec2::254",
+    "fd20:ce::254",
+    "fd00:c1::a9fe:a9fe",
+    "fd00:42::42",
+    "ff02::1",
+    "::ffff:169.254.169.254",
+    "::ffff:0.0.0.0",
+    "64:ff9b::a9fe:a9fe",
+    "2002:a9fe:a9fe::1",
+    "::169.254.169.254",
+]
+
+
+@pytest.mark.parametrize("address", ALLOWED)
+def test_workers_live_at_loopback_private_and_public_addresses(address: str) -> None:
+    EgressPolicy().check_address(address, "worker")
+    EgressPolicy().check_host(address)
+
+
+@pytest.mark.parametrize("address", DENIED)
+def test_link_local_metadata_and_no_addresses_at_all_are_denied(address: str) -> None:
+    with pytest.raises(EgressDenied):
+        EgressPolicy().check_address(address, "worker")
+    with pytest.raises(EgressDenied):
+        EgressPolicy().check_host(address)
+
+
+def test_allow_overrides_the_default_denials() -> None:
+    policy = EgressPolicy(allow=["169.254.7.0/24", "fe80::/64"])
+    policy.check_address("169.254.7.9", "worker")
+    policy.check_address("::ffff:169.254.7.9", "worker")
+    policy.check_address("fe80::9", "worker")
+    for address in ("169.254.8.1", "169.254.169.254", "fe81::1"):
+        with pytest.raises(EgressDenied):
+            policy.check_address(address, "worker")
+
+
+def test_deny_beats_allow() -> None:
+    policy = EgressPolicy(allow=["10.0.0.0/8", "worker.internal"], deny=["10.1.0.0/16", "10.2.3.4"])
+    policy.check_address("10.0.0.1", "worker.internal")
+    for address in ("10.1.2.3", "10.2.3.4", "::ffff:10.1.2.3"):
+        with pytest.raises(EgressDenied):
+            policy.check_address(address, "worker.internal")
+
+
+def test_names_are_denied_before_any_lookup() -> None:
+    policy = EgressPolicy(deny=["evil.example", "*.bad.example"])
+    for host in ("evil.example", "EVIL.example.", "a.bad.example", "a.b.BAD.example"):
+        with pytest.raises(EgressDenied):
+            policy.check_host(host)
+    for host in ("good.example", "not-evil.example", "sub.evil.example", "bad.example", "xbad.example", "example"):
+        policy.check_host(host)
+
+
+def test_a_name_may_be_allowed_wherever_it_leads() -> None:
+    policy = EgressPolicy(allow=["metadata.internal", "*.links.internal"])
+    policy.check_address("169.254.169.254", "Metadata.Internal.")
+    policy.check_address("169.254.1.1", "a.links.internal")
+    for host in ("other.internal", "links.internal", "metadata.internal.evil.example", ""):
+        with pytest.raises(EgressDenied):
+            policy.check_address("169.254.169.254", host)
+
+
+@pytest.mark.parametrize("entry", ["10.0.0.0/33", "300.1.1.1", "*", "*.", "a b", "http://x/", "a..b", "-", "x/24", ""])
+@pytest.mark.parametrize("setting", ["allow", "deny"])
+def test_an_entry_that_is_none_is_named_with_its_setting(setting: str, entry: str) -> None:
+    with pytest.raises(ValueError, match=f"egress_{setting}") as refusal:
+        EgressPolicy(**{setting: ["10.0.0.0/8", entry]})
+    assert repr(entry) in str(refusal.value)
+
+
+def test_networks_may_be_written_with_host_bits() -> None:
+    with pytest.raises(EgressDenied):
+        EgressPolicy(deny=[" 10.1.2.3/8 "]).check_address("10.9.9.9", "worker")
+
+
+def test_the_socket_is_where_it_is_enforced() -> None:
+    """Whatever a name resolved to before, the address of the connection itself is what counts."""
+    policy = EgressPolicy(allow=["worker.internal"])
+    information = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("169.254.169.254", 80))
+    destination.set("other.internal")
+    with pytest.raises(EgressDenied):
+        policy.make_socket(information)
+    destination.set("worker.internal")
+    with policy.make_socket(information) as made:
+        assert (made.family, made.type) == (socket.AF_INET, socket.SOCK_STREAM)
+
+
+def resolving(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    def look_up(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        return [
+            (socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in addresses
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+
+async def resolved(policy: EgressPolicy) -> list[str]:
+    resolver = GuardedResolver(policy)
+    try:
+        return [result["host"] for result in await resolver.resolve("worker.internal", 80)]
+    finally:
+        await resolver.close()
+
+
+async def test_only_allowed_addresses_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving(monkeypatch, "169.254.1.1", "10.0.0.1", "fe80::1", "fd12::1")
+    assert await resolved(EgressPolicy()) == ["10.0.0.1", "fd12::1"]
+    assert await resolved(EgressPolicy(deny=["10.0.0.0/8"])) == ["fd12::1"]
+    assert len(await resolved(EgressPolicy(allow=["worker.internal"]))) == 4
+
+
+async def test_a_name_with_denied_addresses_only_is_denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving(monkeypatch, "169.254.1.1", "fe80::1")
+    with pytest.raises(EgressDenied):
+        await resolved(EgressPolicy())
+
+
+async def test_names_that_hang_do_not_hold_up_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More lookups hang than the loop's own pool has threads; work for that pool is still done."""
+    import threading
+
+    release, hanging = threading.Event(), threading.Semaphore(0)
+
+    def hang(*_: Any, **__: Any) -> list[Any]:
+        hanging.release()
+        release.wait(30)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    resolver = GuardedResolver(EgressPolicy())
+    lookups = [asyncio.ensure_future(resolver.resolve(f"slow{number}.example")) for number in range(32)]
+    try:
+        for _ in lookups:
+            assert await asyncio.to_thread(hanging.acquire, timeout=10)
+    finally:
+        release.set()
+        await asyncio.gather(*lookups)
+        await resolver.close()
