@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import io
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,6 +79,8 @@ class Api:
     ) -> Reply:
         all_headers = {**self.headers, **(JSON if json is not None else {}), **(headers or {})}
         content = orjson.dumps(json) if json is not None else data
+        if isinstance(content, bytes):
+            content = io.BytesIO(content)  # aiohttp warns of large bodies given as bytes
         address = path if path.startswith("http") else self.url + path
         async with self.session.request(
             method, address, data=content, params=params, headers=all_headers, allow_redirects=False

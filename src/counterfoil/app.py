@@ -20,6 +20,7 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler import SweepLoop
 from counterfoil.server.app import create_web_app
 from counterfoil.server.protocol import Runner
+from counterfoil.server.routes.webhook import completing
 from counterfoil.settings import Settings
 from counterfoil.store.commit import StoreFailure
 from counterfoil.store.doctor import Finding
@@ -87,6 +88,7 @@ class Counterfoil:
         self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)
         self._runner = Runner(
             create_web_app(self.engine, settings),
+            complete=completing(self.engine),
             access_log=settings.access_log,
             shutdown_timeout=settings.shutdown_grace_ms / 1000,
         )

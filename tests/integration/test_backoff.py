@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.testing import Answer, StepEndpoint
+from counterfoil.testing import Answer, Received, StepEndpoint
 from tests.integration.scenario import PATH, STEP
 from tests.running import Connect, StartNode
 from tests.wire import Api, moment
@@ -100,7 +100,10 @@ async def test_a_nearer_due_time_wakes_the_engine_although_a_far_one_waits(
 
 
 async def test_many_due_at_once_are_all_sent(api: Api, endpoint: StepEndpoint) -> None:
-    endpoint.answer(PATH, *([BUSY] * 100), Answer())
+    async def busy_at_first(received: Received) -> Answer:
+        return BUSY if received.metadata["attempt"] == 1 else Answer()
+
+    endpoint.answer(PATH, busy_at_first)
     await api.put_step(STEP, endpoint.url(PATH), work={"backoff_type": "fixed", "init_backoff_ms": 100})
     for _ in range(100):
         await api.start(STEP)

@@ -219,7 +219,7 @@ async def test_the_poll_ends_as_soon_as_the_flow_does(api: Api, endpoint: StepEn
     assert time.monotonic() - begun < 1
 
 
-@pytest.mark.parametrize("wait", ["-1", "soon", "nan", "1e9", ""])
+@pytest.mark.parametrize("wait", ["-1", "soon", "nan", "1e9"])
 async def test_a_wrong_wait_is_refused(api: Api, endpoint: StepEndpoint, wait: str) -> None:
     flow_id, _ = await dispatched(api, endpoint)
     (await api.get(f"/api/v1/flows/{flow_id}/result", wait=wait)).refused(422, "INVALID_INPUT")

@@ -67,16 +67,27 @@ async def test_metrics_tell_the_story(api: Api, endpoint: StepEndpoint) -> None:
     text = " ".join(found)
     for part in ("work", "dispatch", "completion", "callback", "oldest", "batch", "commit", "backlog", "sweep"):
         assert part in text, (part, sorted(found))
-    by_state = {
-        labels["status"]: value
-        for name in found
-        for labels, value in found[name]
-        if set(labels) == {"status"} and "work" in name
-    }
-    assert by_state["succeeded"] == 1
-    assert by_state["active"] == 1
-    assert by_state["not_completed"] == 1
-    assert by_state["failed"] == 1
+    assert total(found, "counterfoil_dispatches_total", outcome="acknowledged") == 2
+    assert total(found, "counterfoil_dispatches_total") == 4
+    assert total(found, "counterfoil_completions_total", verdict="accepted") == 1
+    assert total(found, "counterfoil_completions_total", verdict="already_succeeded") == 1
+    assert total(found, "counterfoil_completions_total", verdict="conflicting_result") == 1
+    assert total(found, "counterfoil_callback_seconds_count") == 1
+    assert total(found, "counterfoil_batch_size_count") > 5
+    assert total(found, "counterfoil_commit_seconds_count") == total(found, "counterfoil_batch_size_count")
+    counts = await work_by_state(api, active=1, not_completed=1, pending=0)
+    assert (counts.get("succeeded", 1), counts.get("failed", 1)) == (1, 1), "what is not counted is not shown as none"
+    assert total(await samples(api), "counterfoil_oldest_waiting_seconds", step=STEP) > 0
+
+
+async def work_by_state(api: Api, **wanted: float) -> dict[str, float]:
+    """Wait until the work items are counted so: the gauge may be a moment behind the database."""
+
+    async def look() -> dict[str, float] | None:
+        counts = {labels["state"]: value for labels, value in (await samples(api))["counterfoil_work_items"]}
+        return counts if wanted.items() <= counts.items() else None
+
+    return await eventually(look, what=f"work items {wanted}")
 
 
 async def test_metrics_have_no_unbounded_labels(api: Api, endpoint: StepEndpoint) -> None:
@@ -155,21 +166,12 @@ async def test_answers_are_not_cached_nor_sniffed(api: Api, endpoint: StepEndpoi
     assert reply.headers["Content-Type"].split(";")[0] == "application/json"
 
 
-async def test_a_step_of_every_state_in_the_metrics_endpoint_stays_quick(api: Api, endpoint: StepEndpoint) -> None:
-    """Asking again and again gives consistent numbers."""
+async def test_what_waits_is_counted(api: Api, endpoint: StepEndpoint) -> None:
+    """Also what was there before, and what has ended since."""
     await api.put_step(STEP, endpoint.url(PATH), work={"parallelism": 1})
-    for _ in range(20):
-        await api.start(STEP)
-    await endpoint.received(PATH)
-
-    async def counted() -> bool:
-        found = await samples(api)
-        pending = [
-            value
-            for name in found
-            for labels, value in found[name]
-            if labels == {"status": "pending"} and "work" in name
-        ]
-        return pending == [19.0]
-
-    await eventually(counted)
+    flows = [await api.start(STEP) for _ in range(20)]
+    received = await endpoint.received(PATH)
+    await work_by_state(api, pending=19, active=1)
+    (await api.post(f"/api/v1/flows/{flows[-1]}/cancel")).ok()
+    await api.succeed(received)
+    await work_by_state(api, pending=17, active=1)

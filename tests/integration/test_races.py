@@ -32,10 +32,10 @@ async def complete_first(
     api: Api, endpoint: StepEndpoint, answer: Answer, result: dict[str, Any], **work: Any
 ) -> tuple[str, Reply]:
     """The worker reports before the endpoint answers the dispatch."""
-    replies: list[Reply] = []
+    told: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     async def programme(received: Received) -> Answer:
-        replies.append(await api.complete(received, result))
+        told.set_result(await api.complete(received, result))
         return answer
 
     endpoint.answer(PATH, programme)
@@ -43,7 +43,7 @@ async def complete_first(
     flow_id = await api.start(STEP)
     await endpoint.received(PATH)
     await api.final(flow_id)
-    return flow_id, replies[0]
+    return flow_id, await told
 
 
 @pytest.mark.parametrize("later", LATER_ANSWERS)

@@ -28,7 +28,8 @@ from counterfoil.transport.http import LONGEST_RETRY_AFTER_MS, _Body, parse_retr
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 LIMIT = 65_536
-SHORT_MS = 150
+SHORT_MS = 100
+ENOUGH_MS = 500  # for what must have arrived before the silence
 LONG_MS = 20_000
 NOW = 1_794_839_170_000
 
@@ -199,6 +200,12 @@ class TestAnswers:
         assert {name.lower(): value for name, value in headers.items()}.items() <= request.headers.items()
         assert request.headers["accept-encoding"] == "identity"
         assert request.headers["content-length"] == "7"
+
+    async def test_a_body_is_json_unless_the_headers_say_otherwise(self, transport: HttpTransport) -> None:
+        async with peer(sends(OK)) as endpoint:
+            await post(transport, endpoint.url(), headers={})
+            await post(transport, endpoint.url(), headers={"content-type": "text/plain"})
+        assert [request.headers["content-type"] for request in endpoint.exchanges] == ["application/json", "text/plain"]
 
     async def test_status_and_body_come_back(self, transport: HttpTransport) -> None:
         async with peer(sends(b"HTTP/1.1 202 Accepted\r\nContent-Length: 5\r\n\r\nhel", b"lo")) as endpoint:
@@ -415,8 +422,8 @@ class TestNotDelivered:
 class TestUnknown:
     async def test_silence(self, transport: HttpTransport) -> None:
         async with peer(hangs) as endpoint:
-            reply = await post(transport, endpoint.url(), SHORT_MS)
-            assert reply == Reply(Delivery.UNKNOWN, error=f"no complete answer within {SHORT_MS} ms")
+            reply = await post(transport, endpoint.url(), ENOUGH_MS)
+            assert reply == Reply(Delivery.UNKNOWN, error=f"no complete answer within {ENOUGH_MS} ms")
             await endpoint.until(lambda: endpoint.hung_up == 1)
 
     @pytest.mark.parametrize("timeout_ms", [0, -5])
@@ -464,7 +471,7 @@ class TestUnknown:
     async def test_a_good_answer_without_its_end(self, transport: HttpTransport, framing: bytes, then: Script) -> None:
         """What is missing could have been the result."""
         async with peer(sends_then(b"HTTP/1.1 200 OK\r\n" + framing, then)) as endpoint:
-            reply = await post(transport, endpoint.url(), SHORT_MS if then is hangs else LONG_MS)
+            reply = await post(transport, endpoint.url(), ENOUGH_MS if then is hangs else LONG_MS)
         assert (reply.delivery, reply.status, reply.body) == (Delivery.UNKNOWN, None, b"")
         assert reply.error
 
@@ -480,16 +487,34 @@ class TestUnknown:
     ) -> None:
         head = f"HTTP/1.1 {status} X\r\nRetry-After: 7\r\nContent-Length: 100\r\n\r\nx".encode()
         async with peer(sends_then(head, then)) as endpoint:
-            reply = await post(transport, endpoint.url(), SHORT_MS if then is hangs else LONG_MS)
+            reply = await post(transport, endpoint.url(), ENOUGH_MS if then is hangs else LONG_MS)
         assert reply == Reply(Delivery.ANSWERED, status, 7000)
 
 
 class TestCancellation:
-    @pytest.mark.parametrize("script", [hangs, sends_then(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", hangs)])
-    async def test_it_is_raised_and_the_connection_closed(self, transport: HttpTransport, script: Script) -> None:
-        async with peer(script) as endpoint:
+    async def test_while_waiting_for_the_answer(self, transport: HttpTransport) -> None:
+        async with peer(hangs) as endpoint:
             sending = asyncio.ensure_future(post(transport, endpoint.url()))
             await endpoint.until(lambda: len(endpoint.exchanges) == 1)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            await endpoint.until(lambda: endpoint.hung_up == 1)
+
+    async def test_while_reading_the_body(self) -> None:
+        """More than any socket buffers, so that it is gone only when it is being read."""
+        much = 32_000_000
+        under_way = asyncio.Event()
+
+        async def script(exchange: Exchange) -> None:
+            await exchange.send(f"HTTP/1.1 200 OK\r\nContent-Length: {much + 1}\r\n\r\n".encode() + b"x" * much)
+            under_way.set()
+            await exchange.hang_up_seen()
+
+        wide = HttpTransport(egress=EgressPolicy(), clock=lambda: NOW, max_response_bytes=2 * much)
+        async with wide as transport, peer(script) as endpoint:
+            sending = asyncio.ensure_future(post(transport, endpoint.url()))
+            await under_way.wait()
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await sending
@@ -522,6 +547,14 @@ class TestUnusableEndpoints:
         assert (reply.delivery, reply.permanent, reply.denied) == (Delivery.NOT_DELIVERED, True, False)
         assert reply.error
         assert "hunter2" not in reply.error
+
+    async def test_only_so_many_endpoints_are_remembered(
+        self, transport: HttpTransport, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("counterfoil.transport.http._KEPT_TARGETS", 3)
+        for number in range(10):
+            await post(transport, f"ftp://worker-{number}/")
+        assert 1 <= len(transport._targets) <= 3
 
 
 def resolving(monkeypatch: pytest.MonkeyPatch, hosts: dict[str, list[str]]) -> None:
@@ -633,7 +666,7 @@ class TestErrorTexts:
         for script in scripts:
             async with peer(script) as endpoint:
                 url = f"http://user:{secret}@127.0.0.1:{endpoint.port}/{secret}?{secret}"
-                reply = await post(transport, url, SHORT_MS, body=secret.encode())
+                reply = await post(transport, url, ENOUGH_MS, body=secret.encode())
             assert reply.delivery is Delivery.UNKNOWN
             assert reply.error
             assert secret not in reply.error
@@ -651,7 +684,7 @@ def test_the_same_holds_on_uvloop() -> None:
             assert refused == Reply(Delivery.NOT_DELIVERED, error="cannot connect: Connection refused")
             for script in (cuts, resets, hangs):
                 async with peer(script) as endpoint:
-                    assert (await post(transport, endpoint.url(), SHORT_MS)).delivery is Delivery.UNKNOWN
+                    assert (await post(transport, endpoint.url(), ENOUGH_MS)).delivery is Delivery.UNKNOWN
             async with peer(hangs) as endpoint:
                 sending = asyncio.ensure_future(post(transport, endpoint.url()))
                 await endpoint.until(lambda: len(endpoint.exchanges) == 1)

@@ -65,7 +65,7 @@ async def test_list_and_filters(api: Api, endpoint: StepEndpoint) -> None:
     assert await flows(step="other") == sorted([third, fourth])
     assert await flows(step="other", status="active") == [third]
     assert await flows(step="nobody") == []
-    assert await flows(overdue="true") == []
+    assert not {second, third} & set(await flows(overdue="true"))
     for item in (await api.get("/api/v1/work")).ok()["work"]:
         assert set(item) >= FIELDS
 

@@ -200,12 +200,18 @@ async def test_a_stream_without_an_engine_gives_up_when_patience_is_over(engine:
 
 async def test_the_stream_of_a_flow_ends_with_the_flow(engine: CannedEngine, client: Client) -> None:
     engine.reply("GET /api/v1/flows/f/stream", Reply(200, sse(event(1))), Reply(200, sse(event(2, "flow_completed"))))
+    engine.reply("GET /api/v1/flows/f/result", Reply(200, {"flow_id": "f", "status": "completed"}))
+    assert [item["seq"] async for item in client.stream("f", after=0)] == [1, 2]
+
+
+async def test_the_stream_of_a_flow_goes_on_when_only_the_engine_stopped(engine: CannedEngine, client: Client) -> None:
+    engine.reply("GET /api/v1/flows/f/stream", Reply(200, b""), Reply(200, sse(event(1))), Reply(200, b""))
     engine.reply(
         "GET /api/v1/flows/f/result",
         Reply(202, {"flow_id": "f", "status": "active"}),
         Reply(200, {"flow_id": "f", "status": "completed"}),
     )
-    assert [item["seq"] async for item in client.stream("f", after=0)] == [1, 2]
+    assert [item["seq"] async for item in client.stream("f")] == [1]
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])

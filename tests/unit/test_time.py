@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -42,32 +39,6 @@ def test_every_time_survives_the_wire(times: list[int]) -> None:
     for milliseconds in times:
         assert parse_rfc3339(rfc3339(milliseconds)) == milliseconds
         assert datetime.fromisoformat(rfc3339(milliseconds)).timestamp() * 1000 == pytest.approx(milliseconds)
-
-
-@pytest.fixture
-def restless_threads() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("restless_threads")
-def test_threads_do_not_get_one_anothers_second() -> None:
-    wrong: list[str] = []
-    start = threading.Barrier(4)
-
-    def format_one(second: int) -> None:
-        expected = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
-        start.wait()
-        wrong.extend(text for text in (rfc3339(second * 1000) for _ in range(20_000)) if text != expected)
-
-    threads = [threading.Thread(target=format_one, args=(1_000_000_000 + number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
 
 
 @pytest.mark.parametrize(

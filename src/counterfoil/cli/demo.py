@@ -103,6 +103,7 @@ async def _demo(settings: Settings, flows: int, *, once: bool) -> int:
         if not once:
             _say_goodbye(console, node.url, play.flow_ids[0])
             await stop.wait()
+            console.print("\nstopped")
         return 0 if summary.good else 1
 
 
@@ -244,7 +245,8 @@ def _say_goodbye(console: Console, url: str, flow_id: str) -> None:
     console.print(f"\nstill serving at [cyan]{url}[/cyan], try these (Ctrl-C to stop):\n")
     for line in (
         f"curl -s {url}/api/v1/flows/{flow_id}",
-        f"curl -s {url}/api/v1/flows -H 'Content-Type: application/json' -d '{body}'",
+        f"curl -s {url}/api/v1/flows -H 'Content-Type: application/json' \\",
+        f"     -d '{body}'",
         f"curl -sN {url}/api/v1/stream",
         f"counterfoil flow list --limit 5{address}",
     ):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from counterfoil.cli.demo_scenarios import Scenario
+from counterfoil.cli.flows import event_note
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,7 +36,8 @@ EVENT_STYLES = {
     "work_not_completed": "yellow",
     "work_heartbeat": "blue",
 }
-SHOWN_EVENTS = 9
+TOLD_EVENTS = frozenset(EVENT_STYLES) - {"step_completed", "step_failed"} | {"work_dispatched", "work_acknowledged"}
+SHOWN_EVENTS = 10
 
 
 @dataclass(slots=True)
@@ -61,7 +63,8 @@ class Board:
     def see(self, event: Event) -> None:
         """Take in one event of a flow of this demo."""
         kind, work_id = event["type"], event["work_id"]
-        self.latest.append(event)
+        if kind in TOLD_EVENTS:
+            self.latest.append(event)
         if kind in FLOW_ENDS:
             self.ended.add(event["flow_id"])
         row = self.rows.get(event["step_id"] or "")
@@ -73,7 +76,8 @@ class Board:
             row.attempts += 1
         if work_id and kind in WORK_STATE_OF:
             row.work[work_id] = WORK_STATE_OF[kind]
-        row.last = kind
+        if work_id:
+            row.last = kind
 
     @property
     def done(self) -> bool:
@@ -113,10 +117,10 @@ class Board:
 
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
         table.add_column("step", style="bold", no_wrap=True)
-        table.add_column("what its worker does", style="dim", no_wrap=True, min_width=36)
-        for name in ("flows", "active", "retry", "ok", "failed", "tries", "refused"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("last event", no_wrap=True, min_width=18)
+        table.add_column("what its worker does", style="dim", no_wrap=True)
+        for name in ("flows", "active", "retry", "ok", "failed", "attempts", "refused"):
+            table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
+        table.add_column("last event", no_wrap=True, min_width=13)
         for scenario in self.scenarios:
             row = self.rows[scenario.step_id]
             states = Counter(row.work.values())
@@ -144,16 +148,13 @@ def _count(number: int, style: str) -> Text:
 def _styled(kind: str) -> Text:
     from rich.text import Text
 
-    return Text(kind, style=EVENT_STYLES.get(kind, ""))
+    return Text(kind.removeprefix("work_"), style=EVENT_STYLES.get(kind, ""))
 
 
 def _event(event: Event) -> Text:
     from rich.text import Text
 
     kind = event["type"]
-    data = event["data"] or {}
-    error = data.get("error")
-    note = error.get("message", "") if isinstance(error, dict) else (data.get("message") or "")
     attempt = f"attempt {event['attempt']}" if event["attempt"] else ""
     line = Text.assemble(
         (f"{event['at'][11:23]}  ", "dim"),
@@ -161,7 +162,7 @@ def _event(event: Event) -> Text:
         (f"{event['step_id'] or '':<11}", "bold"),
         (f"{kind:<19}", EVENT_STYLES.get(kind, "")),
         (f"{attempt:<10} ", ""),
-        (str(note), "dim"),
+        (event_note(event), "dim"),
     )
     line.no_wrap, line.overflow = True, "ellipsis"
     return line

@@ -45,13 +45,13 @@ class Scenario:
 SCENARIOS = (
     Scenario("steady", "answers a moment later"),
     Scenario("flaky", "503 at first, sometimes twice", retried=True),
-    Scenario("gives-back", "hands the work back, then does it", retried=True),
-    Scenario("slow", "outlives its deadline by heartbeats", work={"deadline_ms": SLOW_DEADLINE_MS}),
-    Scenario("twice", "posts again, even contradicts itself"),
-    Scenario("early", "posts before its endpoint returned"),
-    Scenario("sync", "answers in the response itself", kind="sync"),
-    Scenario("hopeless", "fails for good, as it should", expected="failed"),
-    Scenario("silent", "never calls back the first time", retried=True, work={"deadline_ms": 1_200}),
+    Scenario("gives-back", "hands it back, then does it", retried=True),
+    Scenario("slow", "heartbeats past its deadline", work={"deadline_ms": SLOW_DEADLINE_MS}),
+    Scenario("twice", "repeats, even contradicts"),
+    Scenario("early", "posts before it answers 200"),
+    Scenario("sync", "answers in the response", kind="sync"),
+    Scenario("hopeless", "fails for good, as intended", expected="failed"),
+    Scenario("silent", "no callback the first time", retried=True, work={"deadline_ms": 1_200}),
 )
 
 

@@ -75,7 +75,7 @@ class Summary:
         table.add_column("what its worker does", style="dim", no_wrap=True)
         table.add_column("expected", no_wrap=True)
         table.add_column("actual", no_wrap=True)
-        for name in ("tries", "retries", "refused"):
+        for name in ("attempts", "retries", "refused"):
             table.add_column(name, justify="right", no_wrap=True)
         for tally in self.tallies:
             if not tally.flows:

@@ -220,9 +220,27 @@ def event_line(event: Event) -> Text:
     )
     line = Text(f"{event['at'][11:23]}  ", style="dim")
     line.append(f"{kind:<20}", style=style or ("bold" if subject == "flow" else ""))
-    parts = [event["step_id"] or "", f"attempt {event['attempt']}" if event["attempt"] else "", compact(event["data"])]
+    parts = [event["step_id"] or "", f"attempt {event['attempt']}" if event["attempt"] else "", event_note(event)]
     line.append("  ".join(part for part in parts if part), style="")
     return line
+
+
+def event_note(event: Event) -> str:
+    """What a person wants to know of an event's data; --json has all of it."""
+    data = event["data"] or {}
+    error, outputs, progress = data.get("error"), data.get("outputs"), data.get("progress")
+    notes = [
+        error_text(error) if isinstance(error, dict) else "",
+        compact(outputs, 80) if outputs else "",
+        "" if progress is None else f"{progress:.0%}",
+        str(data.get("message") or data.get("note") or ""),
+        f"next attempt at {data['next_attempt_at'][11:23]}" if data.get("next_attempt_at") else "",
+        f"deadline {data['deadline_at'][11:23]}"
+        if event["type"] == "work_dispatched" and data.get("deadline_at")
+        else "",
+        compact(data.get("init"), 80) if event["type"] == "flow_started" else "",
+    ]
+    return ", ".join(note for note in notes if note)
 
 
 def _finish(result: FlowResult, as_json: bool) -> None:

@@ -85,20 +85,18 @@ def show(connection: Connection, work_id: str, as_json: bool) -> None:
             ("error", error_text(item["error"]) or None),
         ]
     )
-    attempts = item.get("attempts") or []
     click.echo()
-    columns = list(dict.fromkeys(name for attempt in attempts for name in attempt))
-    rows = [[_cell(name, attempt.get(name)) for name in columns] for attempt in attempts]
-    print_table([name.upper().replace("_", " ") for name in columns], rows, empty="no attempt yet")
+    columns = ("ATTEMPT", "SENT", "ACKNOWLEDGED", "ENDED", "OUTCOME", "DELIVERY", "ERROR")
+    print_table(columns, [_attempt(attempt) for attempt in item.get("attempts") or []], empty="no attempt yet")
 
 
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if name.endswith("_at") and isinstance(value, str):
-        return when(value)
-    return error_text(value) if name == "error" and isinstance(value, dict) else _plain(value)
-
-
-def _plain(value: Any) -> str:
-    return compact(value, 80) if isinstance(value, dict | list) else str(value)
+def _attempt(attempt: dict[str, Any]) -> list[str]:
+    times = [str(attempt.get(name) or "")[11:23] for name in ("sent_at", "acknowledged_at", "ended_at")]
+    error = attempt.get("error")
+    return [
+        str(attempt.get("attempt", "")),
+        *times,
+        str(attempt.get("outcome") or ""),
+        str(attempt.get("delivery") or ""),
+        error_text(error) if isinstance(error, dict) else str(error or ""),
+    ]

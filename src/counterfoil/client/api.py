@@ -22,6 +22,7 @@ from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
 POLL_SECONDS = 30.0
 STREAM_SILENCE_SECONDS = 60.0
 RECONNECT_SECONDS = 0.25
+FINAL_EVENTS = frozenset({"flow_completed", "flow_failed", "flow_cancelled"})
 
 
 class Client:
@@ -139,15 +140,17 @@ class Client:
         loop = asyncio.get_running_loop()
         seen, connected, give_up_at = after, False, loop.time()
         while True:
+            last = ""
             try:
                 async with self._open_stream(path, seen) as response:
                     connected = True
                     async for event in _events_of(response):
                         give_up_at = loop.time() + self._patience
                         if seen is None or event["seq"] > seen:
-                            seen = event["seq"]
+                            seen, last = event["seq"], event["type"]
                             yield event
-                if flow_id is not None and await self._has_ended(flow_id):
+                # an engine that stops ends its streams too: it is over only behind the flow's end, or with nothing left
+                if flow_id is not None and (not last or last in FINAL_EVENTS) and await self._has_ended(flow_id):
                     return
                 give_up_at = loop.time() + self._patience
             except (ConnectionFailed, Unavailable, aiohttp.ClientError, TimeoutError) as error:

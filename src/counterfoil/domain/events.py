@@ -43,7 +43,7 @@ class EventType(StrEnum):
     CANCEL_UNDELIVERED = "cancel_undelivered"
 
 
-@dataclass
+@dataclass(slots=True)
 class Event:
     """One line of the journal."""
 
@@ -118,7 +118,6 @@ def flow_from(event: Event) -> Flow:
     return Flow(
         flow_id=event.flow_id,
         status=FlowStatus.ACTIVE,
-        goals=event.data["goals"],
         created_at=event.at,
         open_steps=len(event.data["steps"]),
     )

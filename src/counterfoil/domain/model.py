@@ -1,13 +1,10 @@
-"""The records that the engine keeps: flow, step in a flow, work item. State only; the rules are elsewhere.
-
-They are plain dataclasses without slots on purpose: a batch copies a record before it changes it, and copying
-``__dict__`` is the cheapest copy that Python has.
-"""
+"""The records that the engine keeps: flow, step in a flow, work item. State only; the rules are elsewhere."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from counterfoil.domain.canonical import digest
@@ -18,13 +15,15 @@ from counterfoil.domain.steps import StepDefinition, WorkDefaults
 class Record:
     """Something that a batch may change: ``draft`` gives a copy to change, the original stays as it was."""
 
+    __slots__ = ()
+    values: ClassVar[attrgetter[tuple[Any, ...]]]
+    """All fields of a record, in their order."""
+
     def draft(self) -> Self:
-        copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        return copy
+        return type(self)(*self.values(self))
 
 
-@dataclass
+@dataclass(slots=True)
 class Work(Record):
     """One unit of a step in a flow: it owns the receipt, the key, the attempts and the single outcome."""
 
@@ -54,7 +53,7 @@ class Work(Record):
     recorded_at: int | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class StepRun(Record):
     """A step in a flow. Counters, so that no decision has to look at all its items."""
 
@@ -70,13 +69,12 @@ class StepRun(Record):
     finished_at: int | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class Flow(Record):
     """One run towards goals."""
 
     flow_id: str
     status: FlowStatus
-    goals: list[str]
     created_at: int
     open_steps: int = 0
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -84,11 +82,16 @@ class Flow(Record):
     finished_at: int | None = None
 
 
-@dataclass(frozen=True)
+for _record in (Work, StepRun, Flow):
+    _record.values = staticmethod(attrgetter(*(item.name for item in fields(_record))))  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
 class FlowInputs:
     """What a flow was started with; never changes."""
 
     flow_id: str
+    goals: list[str]
     init: dict[str, Any]
     metadata: dict[str, Any]
     labels: dict[str, str] = field(default_factory=dict)

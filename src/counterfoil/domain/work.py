@@ -30,7 +30,7 @@ class Verdict(StrEnum):
     DUPLICATE = "duplicate"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class RetryRules:
     """What a decision about another attempt needs beside the step's own rules."""
 

@@ -44,7 +44,7 @@ class Start:
             "labels": request.labels,
         }
         world.record(Event(EventType.FLOW_STARTED, now, flow_id, data=data))
-        world.start_with(FlowInputs(flow_id, request.init, request.metadata, request.labels))
+        world.start_with(FlowInputs(flow_id, self._goals, request.init, request.metadata, request.labels))
         for work_id, version in zip(self._work_ids, versions.values(), strict=True):
             self._start_step(world, version, work_id, now)
         return {

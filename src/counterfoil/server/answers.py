@@ -28,7 +28,12 @@ _HEADERS = CIMultiDict(
 
 def json_response(document: Any, status: int = 200) -> web.Response:
     """A JSON answer; the document may hold ``orjson.Fragment`` values."""
-    return web.Response(body=json_text(document), status=status, headers=_HEADERS)
+    return json_answer(json_text(document), status)
+
+
+def json_answer(text: bytes, status: int = 200) -> web.Response:
+    """The same for JSON text that is ready."""
+    return web.Response(body=text, status=status, headers=_HEADERS)
 
 
 def empty_response() -> web.Response:
@@ -39,11 +44,14 @@ def empty_response() -> web.Response:
 
 
 def json_text(document: Any) -> bytes:
-    """JSON text of a document. Integers of more than 64 bits keep every digit, as they do on the way in."""
+    """JSON text of a document. Integers of more than 64 bits keep every digit, as they do on the way in.
+
+    The second try also takes keys that are members of an enumeration; it costs more, so it is not the first.
+    """
     try:
         return orjson.dumps(document)
     except orjson.JSONEncodeError:
-        return orjson.dumps(_with_long_integers(document))
+        return orjson.dumps(_with_long_integers(document), option=orjson.OPT_NON_STR_KEYS)
 
 
 def _with_long_integers(value: Any) -> Any:

@@ -47,9 +47,9 @@ PATH_PARAMETERS: dict[str, dict[str, Any]] = {
 TAGS = {
     "steps": "What can be run: each step has an endpoint that is called with a receipt.",
     "flows": "One run towards its goals.",
+    "webhook": "Where workers report. The receipt is the credential: no API key is needed.",
     "work": "The units of work that were sent out, each with one receipt and one outcome.",
     "journal": "Every change is an event; read them page by page, or follow them live.",
-    "webhook": "Where workers report. The receipt is the credential: no API key is needed.",
     "operations": "For those who run the engine.",
 }
 
@@ -168,7 +168,7 @@ def _query_parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     schema.pop("title", None)
     if schema.get("default", 0) is None:
         del schema["default"]
-    parameter = {"name": name, "in": "query", "required": False, "schema": schema}
+    parameter = {"name": name, "in": "query", "required": False, "allowEmptyValue": True, "schema": schema}
     return parameter if description is None else {**parameter, "description": description}
 
 

@@ -26,6 +26,7 @@ from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from counterfoil.domain.errors import BadRequest, InternalError
 from counterfoil.observability.logging import ACCESS_LOGGER, AccessLogger
+from counterfoil.server.express import Complete, express
 from counterfoil.server.problems import answer_for, problem_response
 
 log = structlog.get_logger(__name__)
@@ -94,9 +95,17 @@ class Runner(web.AppRunner):
     Without ``access_log`` nothing is logged per request (and nothing is spent on it).
     """
 
-    __slots__ = ()
+    __slots__ = ("_complete",)
 
-    def __init__(self, app: web.Application, *, access_log: bool = False, shutdown_timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        app: web.Application,
+        *,
+        complete: Complete | None = None,
+        access_log: bool = False,
+        shutdown_timeout: float = 10.0,
+    ) -> None:
+        self._complete = complete
         super().__init__(
             app,
             access_log_class=AccessLogger,
@@ -107,8 +116,9 @@ class Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
+        handle = plain.request_handler if self._complete is None else express(plain.request_handler, self._complete)
         return Server(
-            answering(plain.request_handler),
+            answering(handle),
             request_factory=plain.request_factory,
             loop=plain._loop,  # noqa: SLF001 - the pieces of aiohttp's server, put together with our protocol
             **plain._kwargs,  # noqa: SLF001

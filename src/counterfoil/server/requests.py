@@ -22,6 +22,7 @@ from counterfoil.domain.time import parse_rfc3339
 MAX_ERRORS = 50
 MAX_PLACE_CHARACTERS = 64
 MAX_WAIT_SECONDS = 60.0
+MAX_SEQUENCE = 10**18 - 1
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -132,7 +133,8 @@ def _segment(part: int | str) -> str:
 # -- query parameters ------------------------------------------------------------------------------
 
 _INTEGER = re.compile(r"[0-9]{1,18}")
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+_SECONDS = re.compile(r"[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?")
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?)([Zz]|[+ -]\d\d:\d\d)", re.ASCII)
 _FLAGS = {"true": True, "false": False}
 
@@ -177,7 +179,7 @@ _TIME_SCHEMA = WithJsonSchema({"type": "string", "format": "date-time"})
 _LABEL_SCHEMA = WithJsonSchema({"type": "string", "pattern": "^[^:]+:"})
 _WAIT_SCHEMA = WithJsonSchema({"type": "number", "minimum": 0})
 
-Limit = Annotated[int, BeforeValidator(_integer), Field(ge=1, le=1000, description="how many at most")]
+Limit = Annotated[int, Field(ge=1, le=1000, description="how many at most"), BeforeValidator(_integer)]
 Cursor = Annotated[
     str | None,
     Field(default=None, max_length=1024, description="`next_cursor` of the page before; absent: from the start"),
@@ -234,8 +236,8 @@ class ResultWait(Query):
 class StreamStart(Query):
     last_event_id: Annotated[
         int | None,
+        Field(ge=0, le=MAX_SEQUENCE, description="the same as the header `Last-Event-ID`, which wins"),
         BeforeValidator(_integer),
-        Field(ge=0, description="the same as the header `Last-Event-ID`, which wins"),
     ] = None
 
 

@@ -7,7 +7,7 @@ with, and checked against the invariants that no crash, race or retry may break.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from counterfoil.domain.events import (
     ENDS_STEP,
@@ -147,6 +147,6 @@ def _differences(
     elif kept is None and told is not None:
         yield Finding("journal", subject, f"the journal tells of a {what} that the store does not have")
     elif told != kept and told is not None and kept is not None:
-        names = [name for name, value in vars(told).items() if vars(kept)[name] != value]
-        shown = ", ".join(f"{name} is {vars(kept)[name]!r}, told {vars(told)[name]!r}" for name in names)
+        names = [item.name for item in fields(told) if getattr(kept, item.name) != getattr(told, item.name)]
+        shown = ", ".join(f"{name} is {getattr(kept, name)!r}, told {getattr(told, name)!r}" for name in names)
         yield Finding("journal", subject, f"the journal tells another state: {shown}")

@@ -22,6 +22,7 @@ from counterfoil.server import answers, sse
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import OPERATORS
 from counterfoil.server.requests import (
+    MAX_SEQUENCE,
     EventsPaging,
     FlowFilters,
     ResultWait,
@@ -50,7 +51,7 @@ _STREAM = {
 _LAST_EVENT_ID = HeaderParameter(
     name="Last-Event-ID",
     description="the last `id` that was seen: everything behind it is sent, without a gap",
-    schema={"type": "integer", "minimum": 0},
+    schema={"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE},
 )
 
 

@@ -70,18 +70,19 @@ function typeName(schema) {
 function limits(schema) {
   const core = present(schema);
   const said = [];
-  const add = (key, text) => {
-    if (core[key] !== undefined) said.push(`${text} ${core[key]}`);
+  const add = (key, before, after = "") => {
+    if (core[key] !== undefined) said.push(`${before} ${core[key]}${after}`);
   };
   add("minimum", "at least");
   add("maximum", "at most");
-  add("minLength", "characters at least");
-  add("maxLength", "characters at most");
-  add("minItems", "items at least");
-  add("maxItems", "items at most");
-  add("maxProperties", "entries at most");
-  if (core.pattern) said.push(`matches ${core.pattern}`);
-  if (schema.default !== undefined && schema.default !== null) said.push(`default ${JSON.stringify(schema.default)}`);
+  if (core.minLength === 1) said.push("not empty");
+  else add("minLength", "at least", " characters");
+  add("maxLength", "at most", " characters");
+  add("minItems", "at least", " items");
+  add("maxItems", "at most", " items");
+  add("maxProperties", "at most", " entries");
+  add("pattern", "matches");
+  if (schema.default !== undefined && typeof schema.default !== "object") said.push(`default ${JSON.stringify(schema.default)}`);
   return said.join(", ");
 }
 

@@ -9,7 +9,7 @@ SELECT json_group_array(json_array(
     w.due_at, w.deadline_at, w.owner, w.first_sent_at, w.sent_at, w.acknowledged_at, w.progress, w.message, w.hold,
     w.result, w.error, w.recorded_at,
     s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
-    f.status, f.goals, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at
+    f.status, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at
 ))
 FROM json_each(?) AS wanted
 CROSS JOIN work AS w ON w.work_id = wanted.value
@@ -19,7 +19,7 @@ CROSS JOIN flows AS f ON f.flow_id = w.flow_id;
 -- name: load_flows
 -- Flows by id.
 SELECT json_group_array(json_array(
-    f.flow_id, f.status, f.goals, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at
+    f.flow_id, f.status, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at
 ))
 FROM json_each(?) AS wanted CROSS JOIN flows AS f ON f.flow_id = wanted.value;
 
@@ -40,7 +40,7 @@ WHERE s.status IN ('pending', 'active');
 
 -- name: load_inputs
 -- What some flows were started with.
-SELECT json_group_array(json_array(i.flow_id, i.init, i.metadata, i.labels))
+SELECT json_group_array(json_array(i.flow_id, i.goals, i.init, i.metadata, i.labels))
 FROM json_each(?) AS wanted CROSS JOIN flow_inputs AS i ON i.flow_id = wanted.value;
 
 -- name: load_current
@@ -98,7 +98,7 @@ ON CONFLICT (step_id) DO UPDATE SET version = excluded.version, updated_at = exc
 DELETE FROM steps WHERE step_id IN (VALUES :rows);
 
 -- name: insert_flows
-INSERT INTO flows (flow_id, status, goals, created_at, open_steps, outputs, error, finished_at) VALUES :rows;
+INSERT INTO flows (flow_id, status, created_at, open_steps, outputs, error, finished_at) VALUES :rows;
 
 -- name: update_flows
 -- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
@@ -117,7 +117,7 @@ WHERE flows.flow_id = change.flow_id AND CASE change.status
 END;
 
 -- name: insert_inputs
-INSERT INTO flow_inputs (flow_id, init, metadata, labels) VALUES :rows;
+INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels) VALUES :rows;
 
 -- name: insert_labels
 INSERT INTO flow_labels (label, flow_id) VALUES :rows;
@@ -240,7 +240,7 @@ SELECT s.step_id, s.version, v.definition, s.created_at, s.updated_at
 FROM steps AS s JOIN step_versions AS v ON v.version = s.version ORDER BY s.step_id;
 
 -- name: get_flow
-SELECT f.flow_id, f.status, f.goals, f.created_at, f.outputs, f.error, f.finished_at, i.init, i.metadata, i.labels
+SELECT f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at, i.init, i.metadata, i.labels
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id WHERE f.flow_id = :flow_id;
 
 -- name: get_flow_steps
@@ -252,7 +252,7 @@ SELECT flow_id, status, outputs, error FROM flows WHERE flow_id = :flow_id;
 
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
-SELECT f.ordinal, f.flow_id, f.status, f.goals, f.created_at, f.outputs, f.error, f.finished_at,
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at,
     i.metadata, i.labels
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:before IS NULL OR f.ordinal < :before)
@@ -268,7 +268,7 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
-SELECT f.ordinal, f.flow_id, f.status, f.goals, f.created_at, f.outputs, f.error, f.finished_at,
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at,
     i.metadata, i.labels
 FROM flows AS f INDEXED BY flows_not_completed JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'

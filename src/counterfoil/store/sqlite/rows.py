@@ -46,11 +46,10 @@ def read_step(row: list[Any]) -> StepRun:
 
 
 def read_flow(row: list[Any]) -> Flow:
-    flow_id, status, goals, created_at, open_steps, outputs, error, finished_at = row
+    flow_id, status, created_at, open_steps, outputs, error, finished_at = row
     return Flow(
         flow_id,
         _FLOW_STATUS[status],
-        parse_json(goals),
         created_at,
         open_steps,
         {} if outputs is None else parse_json(outputs),
@@ -60,8 +59,8 @@ def read_flow(row: list[Any]) -> Flow:
 
 
 def read_inputs(row: list[Any]) -> FlowInputs:
-    flow_id, init, metadata, labels = row
-    return FlowInputs(flow_id, parse_json(init), parse_json(metadata), parse_json(labels))
+    flow_id, goals, init, metadata, labels = row
+    return FlowInputs(flow_id, parse_json(goals), parse_json(init), parse_json(metadata), parse_json(labels))
 
 
 def read_call(row: Any) -> CancelCall:
@@ -138,7 +137,6 @@ def inserted_flow(flow: Flow) -> tuple[Any, ...]:
     return (
         flow.flow_id,
         flow.status,
-        text(flow.goals),
         flow.created_at,
         flow.open_steps,
         text(flow.outputs) if flow.outputs else None,
@@ -159,7 +157,7 @@ def updated_flow(flow: Flow) -> tuple[Any, ...]:
 
 
 def inserted_inputs(inputs: FlowInputs) -> tuple[Any, ...]:
-    return (inputs.flow_id, text(inputs.init), text(inputs.metadata), text(inputs.labels))
+    return (inputs.flow_id, text(inputs.goals), text(inputs.init), text(inputs.metadata), text(inputs.labels))
 
 
 def appended_event(event: Event) -> tuple[Any, ...]:

@@ -21,7 +21,6 @@ CREATE TABLE flows (
     ordinal     INTEGER PRIMARY KEY,
     flow_id     TEXT NOT NULL UNIQUE,
     status      TEXT NOT NULL CHECK (status IN ('active', 'compensating', 'completed', 'failed', 'cancelled')),
-    goals       TEXT NOT NULL,
     created_at  INTEGER NOT NULL,
     open_steps  INTEGER NOT NULL CHECK (open_steps >= 0),
     outputs     TEXT,
@@ -33,6 +32,7 @@ CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'com
 -- What a flow was started with: apart from its state, so that a change of state does not rewrite it.
 CREATE TABLE flow_inputs (
     flow_id  TEXT PRIMARY KEY,
+    goals    TEXT NOT NULL,
     init     TEXT NOT NULL,
     metadata TEXT NOT NULL,
     labels   TEXT NOT NULL

@@ -1,0 +1,100 @@
+"""A load generator that costs little: raw HTTP/1.1 over a fixed number of connections, one request at a time on each.
+
+It shares the machine with what it measures, so it parses no more of an answer than it must: the status and the length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import urlsplit
+
+
+@dataclass
+class Load:
+    """What came of a run."""
+
+    seconds: float
+    statuses: Counter[int] = field(default_factory=Counter)
+    latencies: list[float] = field(default_factory=list)
+
+    @property
+    def requests(self) -> int:
+        return sum(self.statuses.values())
+
+    @property
+    def rate(self) -> float:
+        return self.requests / self.seconds
+
+
+def post_request(url: str, body: bytes) -> bytes:
+    """A whole request as bytes, ready to be written."""
+    parts = urlsplit(url)
+    head = (
+        f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class _Connection(asyncio.Protocol):
+    """Sends the next request as soon as the last one is answered."""
+
+    def __init__(self, requests: Iterator[bytes], load: Load, done: asyncio.Future[None]) -> None:
+        self._requests = requests
+        self._load = load
+        self._done = done
+        self._buffer = b""
+        self._sent_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._send()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._done.done():
+            self._done.set_exception(error or ConnectionError("the server closed the connection"))
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while True:
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = self._buffer[:end]
+            place = head.find(b"Content-Length: ")
+            length = int(head[place + 16 : head.find(b"\r\n", place) if b"\r\n" in head[place:] else end])
+            if len(self._buffer) < end + 4 + length:
+                return
+            self._buffer = self._buffer[end + 4 + length :]
+            self._load.statuses[int(head[9:12])] += 1
+            self._load.latencies.append(time.perf_counter() - self._sent_at)
+            self._send()
+
+    def _send(self) -> None:
+        request = next(self._requests, None)
+        if request is None:
+            if not self._done.done():
+                self._done.set_result(None)
+            self._transport.close()
+            return
+        self._sent_at = time.perf_counter()
+        self._transport.write(request)
+
+
+async def run_load(host: str, port: int, requests: list[bytes], connections: int) -> Load:
+    """Send all requests, so many at a time; returns when the last one is answered."""
+    loop = asyncio.get_running_loop()
+    source = iter(requests)
+    load = Load(0.0)
+    done = [loop.create_future() for _ in range(connections)]
+    started = time.perf_counter()
+    for future in done:
+        await loop.create_connection(lambda future=future: _Connection(source, load, future), host, port)  # type: ignore[misc]
+    await asyncio.gather(*done)
+    load.seconds = time.perf_counter() - started
+    return load

@@ -1,0 +1,52 @@
+"""Fixtures of the acceptance tests: engine processes that never outlive their test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.acceptance.processes import EngineProcess
+from tests.wire import Api
+
+QUICK = {
+    "sweep_interval_ms": "200",
+    "shutdown_grace_ms": "3000",
+    "log_format": "json",
+    "work__init_backoff_ms": "20",
+    "work__jitter": "false",
+}
+
+NewEngine = Callable[..., EngineProcess]
+ClientOf = Callable[[EngineProcess], Api]
+
+
+@pytest.fixture
+async def new_engine(tmp_path: Path) -> AsyncIterator[NewEngine]:
+    """Makes an engine process (not started yet) with quick settings; what still runs at the end is killed."""
+    engines: list[EngineProcess] = []
+
+    def make(data: Path | None = None, **settings: str) -> EngineProcess:
+        engine = EngineProcess(data or tmp_path / "data", {**QUICK, **settings})
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        if engine.exit_code is None:
+            await engine.kill()
+
+
+@pytest.fixture
+async def engine(new_engine: NewEngine) -> EngineProcess:
+    """A running engine process."""
+    process = new_engine()
+    await process.start()
+    return process
+
+
+@pytest.fixture
+async def client_of(session: aiohttp.ClientSession) -> ClientOf:
+    return lambda engine: Api(session, engine.url)

@@ -1,0 +1,92 @@
+"""The examples as they stand in the repository, against a real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from tests.eventually import eventually
+
+if TYPE_CHECKING:
+    from tests.running import Node
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+async def run_script(node: Node, worker: str, init: dict[str, Any]) -> Any:
+    """Run start_flow.sh; the last of its answers is the result of the flow."""
+    process = await asyncio.create_subprocess_exec(
+        str(EXAMPLES / "start_flow.sh"),
+        json.dumps({"seconds": 0.2, **init}),
+        stdout=PIPE,
+        stderr=STDOUT,
+        env={**os.environ, "COUNTERFOIL_URL": node.url, "WORKER_URL": worker},
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 40)
+    assert process.returncode == 0, out.decode()
+    return json.loads(out.decode().splitlines()[-1])
+
+
+@pytest.fixture(params=["worker.py", "plain_worker.py"])
+async def worker(
+    request: pytest.FixtureRequest, session: aiohttp.ClientSession, unused_tcp_port: int
+) -> AsyncIterator[str]:
+    """One of the example workers in a process of its own."""
+    url = f"http://127.0.0.1:{unused_tcp_port}"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / request.param),
+        stdout=DEVNULL,
+        stderr=PIPE,
+        env={**os.environ, "PORT": str(unused_tcp_port)},
+    )
+
+    async def listens() -> bool:
+        assert process.returncode is None
+        try:
+            async with session.get(url):
+                return True
+        except aiohttp.ClientConnectionError:
+            return False
+
+    await eventually(listens, within=20, what=f"{request.param} listening")
+    yield url
+    process.terminate()
+    _, log = await asyncio.wait_for(process.communicate(), 20)
+    assert b"Traceback" not in log
+    assert b"/webhook/" not in log
+
+
+async def test_a_thumbnail_is_made(node: Node, worker: str) -> None:
+    result = await run_script(node, worker, {"image": "cat.png"})
+    assert (result["status"], result["outputs"]) == ("completed", {"thumbnail": "small-cat.png"})
+
+
+async def test_busy_work_is_tried_again(node: Node, worker: str, session: aiohttp.ClientSession) -> None:
+    result = await run_script(node, worker, {"image": "cat.png", "busy": True})
+    assert result["status"] == "completed"
+    async with session.get(f"{node.url}/api/v1/flows/{result['flow_id']}") as response:
+        flow = await response.json()
+    assert flow["steps"]["thumbnail"]["work"][0]["attempt"] == 2
+
+
+async def test_wrong_input_fails_for_good(node: Node, worker: str) -> None:
+    result = await run_script(node, worker, {"image": None})
+    assert result["status"] == "failed"
+    assert "there is no image" in json.dumps(result["error"])
+
+
+def test_the_readme_tells_of_every_example() -> None:
+    told = (EXAMPLES / "README.md").read_text()
+    names = [path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"]
+    assert names
+    assert [name for name in names if f"`{name}`" not in told] == []
