@@ -147,7 +147,10 @@ def beat(work: Work, heartbeat: Heartbeat, step: StepVersion, now: int) -> list[
     deadline_at = None
     if work.status is WorkStatus.ACTIVE and work.deadline_at is not None:
         deadline_at = max(work.deadline_at, now + (step.work.heartbeat_timeout_ms or step.work.deadline_ms))
-    data = {"progress": heartbeat.progress, "message": heartbeat.message, "deadline_at": deadline_at}
+    # Twelve digits are what every store gives back exactly as it was told.
+    progress = work.progress if heartbeat.progress is None else round(heartbeat.progress, 12)
+    message = work.message if heartbeat.message is None else heartbeat.message
+    data = {"progress": progress, "message": message, "deadline_at": deadline_at}
     return [work_event(work, EventType.WORK_HEARTBEAT, now, data)]
 
 

@@ -134,7 +134,7 @@ def _segment(part: int | str) -> str:
 
 _INTEGER = re.compile(r"[0-9]{1,18}")
 
-_SECONDS = re.compile(r"[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?")
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?)([Zz]|[+ -]\d\d:\d\d)", re.ASCII)
 _FLAGS = {"true": True, "false": False}
 

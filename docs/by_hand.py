@@ -1,0 +1,46 @@
+"""A step endpoint that does nothing by itself: it takes the work, and you are the worker.
+
+    POST /work             what the engine calls: takes a dispatch and says 200
+    GET  /work/FLOW        the dispatch of that flow, as soon as it is there
+    GET  /webhook/FLOW     only its webhook URL, for a shell variable
+
+It shows receipts to whoever asks. A real endpoint keeps them to itself.
+"""  # noqa: INP001 - a script beside the pages, not a package
+
+import asyncio
+import os
+from collections import defaultdict
+from typing import Any
+
+from aiohttp import web
+
+routes = web.RouteTableDef()
+dispatches: dict[str, Any] = {}
+arrivals: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+
+@routes.post("/work")
+async def take(request: web.Request) -> web.Response:
+    dispatch = await request.json()
+    flow_id = dispatch["metadata"]["flow_id"]
+    dispatches[flow_id] = dispatch
+    arrivals[flow_id].set()
+    return web.Response()
+
+
+@routes.get("/work/{flow}")
+async def show(request: web.Request) -> web.Response:
+    await arrivals[request.match_info["flow"]].wait()
+    return web.json_response(dispatches[request.match_info["flow"]])
+
+
+@routes.get("/webhook/{flow}")
+async def show_webhook(request: web.Request) -> web.Response:
+    await arrivals[request.match_info["flow"]].wait()
+    return web.Response(text=dispatches[request.match_info["flow"]]["metadata"]["webhook_url"])
+
+
+if __name__ == "__main__":
+    app = web.Application()
+    app.add_routes(routes)
+    web.run_app(app, host="127.0.0.1", port=int(os.environ.get("PORT", "9000")), access_log=None)

@@ -1,0 +1,284 @@
+"""Writes the parts of the reference that the code itself knows, so that they cannot say anything else.
+
+A generated part stands in a page between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``;
+everything around it is written by hand.
+
+    python docs/generate.py            renew every part
+    python docs/generate.py --check    change nothing; exit code 1 if a part is stale
+"""  # noqa: INP001 - a script beside the pages, not a package
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from counterfoil.cli.main import cli
+from counterfoil.domain.errors import BadRequest, CounterfoilError, Forbidden, Unauthenticated, Unavailable, error_types
+from counterfoil.domain.replies import ReplyCode
+from counterfoil.domain.states import (
+    FINAL_FLOWS,
+    FINAL_STEPS,
+    FINAL_WORK,
+    FLOW_MOVES,
+    STEP_MOVES,
+    WORK_MOVES,
+    FlowStatus,
+    StepStatus,
+    WorkStatus,
+)
+from counterfoil.engine import Engine
+from counterfoil.observability.metrics import Metrics
+from counterfoil.server.app import api_routes
+from counterfoil.server.auth import READERS
+from counterfoil.server.openapi import TAGS
+from counterfoil.server.problems import status_of
+from counterfoil.server.routes import Route
+from counterfoil.settings import describe_settings
+
+HERE = Path(__file__).resolve().parent
+PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+LATER = "in a later version: "
+"""Moves that the table has because the contract does, while nothing in this version makes them."""
+
+WORK_WHEN: dict[tuple[WorkStatus, WorkStatus], str] = {
+    (WorkStatus.PENDING, WorkStatus.ACTIVE): "claimed for its first attempt; the intent is committed",
+    (WorkStatus.PENDING, WorkStatus.HELD): LATER + "an approval is needed first",
+    (WorkStatus.PENDING, WorkStatus.SUCCEEDED): LATER + "a recorded result is reused",
+    (WorkStatus.PENDING, WorkStatus.FAILED): LATER + "a policy blocks it",
+    (WorkStatus.PENDING, WorkStatus.CANCELLED): "the flow was cancelled, or failed elsewhere",
+    (WorkStatus.HELD, WorkStatus.PENDING): LATER + "approved",
+    (WorkStatus.HELD, WorkStatus.SUCCEEDED): LATER + "a late success of an earlier attempt",
+    (WorkStatus.HELD, WorkStatus.FAILED): LATER + "rejected, expired, or a late failure",
+    (WorkStatus.HELD, WorkStatus.CANCELLED): LATER + "the flow was cancelled",
+    (WorkStatus.ACTIVE, WorkStatus.SUCCEEDED): "a success was reported",
+    (WorkStatus.ACTIVE, WorkStatus.FAILED): "a failure was reported, or no retry is left",
+    (WorkStatus.ACTIVE, WorkStatus.NOT_COMPLETED): "given back, not delivered, unknown outcome, or a clock ran out",
+    (WorkStatus.ACTIVE, WorkStatus.CANCELLED): "the flow was cancelled, or failed elsewhere",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.ACTIVE): "claimed for its next attempt when it is due",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.HELD): LATER + "the retry needs an approval",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.SUCCEEDED): "a late success of an earlier attempt",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.FAILED): "a late failure of an earlier attempt",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.CANCELLED): "the flow was cancelled, or failed elsewhere",
+}
+STEP_WHEN: dict[tuple[StepStatus, StepStatus], str] = {
+    (StepStatus.PENDING, StepStatus.ACTIVE): LATER + "its inputs are there (now a step begins active)",
+    (StepStatus.PENDING, StepStatus.SKIPPED): LATER + "its predicate is false",
+    (StepStatus.PENDING, StepStatus.CANCELLED): LATER + "the flow ended before it began",
+    (StepStatus.ACTIVE, StepStatus.COMPLETED): "all its work succeeded",
+    (StepStatus.ACTIVE, StepStatus.FAILED): "a work item of it failed",
+    (StepStatus.ACTIVE, StepStatus.CANCELLED): "the flow was cancelled, or failed elsewhere",
+}
+FLOW_WHEN: dict[tuple[FlowStatus, FlowStatus], str] = {
+    (FlowStatus.ACTIVE, FlowStatus.COMPLETED): "every step has completed",
+    (FlowStatus.ACTIVE, FlowStatus.FAILED): "a goal failed: at once, what is still open is cancelled",
+    (FlowStatus.ACTIVE, FlowStatus.CANCELLED): "somebody cancelled it",
+    (FlowStatus.ACTIVE, FlowStatus.COMPENSATING): LATER + "it failed, and steps are undone",
+    (FlowStatus.COMPENSATING, FlowStatus.FAILED): LATER + "everything was undone",
+    (FlowStatus.COMPENSATING, FlowStatus.CANCELLED): LATER + "everything was undone after a cancellation",
+    (FlowStatus.FAILED, FlowStatus.ACTIVE): LATER + "redriven",
+}
+REPLY_WHEN: dict[ReplyCode, str] = {
+    ReplyCode.ENDPOINT_UNAVAILABLE: "the endpoint answered 408, 425, 429 or 5xx",
+    ReplyCode.ENDPOINT_REJECTED: "the endpoint answered another 4xx",
+    ReplyCode.ENDPOINT_REDIRECT: "the endpoint answered 3xx; redirects are not followed",
+    ReplyCode.INVALID_RESPONSE: "a sync step answered 2xx with a body that is no StepResult",
+    ReplyCode.INVALID_ENDPOINT: "the endpoint's URL cannot be called at all",
+    ReplyCode.EGRESS_DENIED: "the egress rules forbid the endpoint's address",
+    ReplyCode.NOT_DELIVERED: "the request provably never arrived: connection refused, no such host",
+    ReplyCode.UNKNOWN_OUTCOME: "the request was sent, and no complete answer came back",
+}
+COMMON_ERRORS: frozenset[type[CounterfoilError]] = frozenset({BadRequest, Forbidden, Unauthenticated, Unavailable})
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table; what would end a cell or begin a tag is escaped."""
+    names = list(head)
+    lines = [names, ["---"] * len(names), *(list(row) for row in rows)]
+    return "".join(f"| {' | '.join(_escaped(cell) for cell in line)} |\n" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    parts = cell.replace("|", "&#124;").split("`")
+    return "`".join(part if place % 2 else part.replace("<", "&lt;") for place, part in enumerate(parts))
+
+
+def states(
+    moves: Mapping[Any, frozenset[Any]], final: frozenset[Any], when: Mapping[tuple[Any, Any], str], start: StrEnum
+) -> str:
+    """The picture and the table of one state machine; KeyError for a move without an explanation."""
+    pairs = [(before, after) for before, afters in moves.items() for after in moves if after in afters]
+    if set(pairs) != set(when):
+        raise KeyError(f"explained, but no move: {set(when) - set(pairs)}; not explained: {set(pairs) - set(when)}")
+    lines = [f"    {before} --> {after}" for before, after in pairs if not when[before, after].startswith(LATER)]
+    lines += [f"    {status} --> [*]" for status in moves if status in final and f" {status}" in " ".join(lines)]
+    picture = "\n".join(["```mermaid", "stateDiagram-v2", f"    [*] --> {start}", *lines, "```", "", ""])
+    return picture + table(
+        ("from", "to", "when"), ((f"`{before}`", f"`{after}`", when[before, after]) for before, after in pairs)
+    )
+
+
+def work_states() -> str:
+    return states(WORK_MOVES, FINAL_WORK, WORK_WHEN, WorkStatus.PENDING)
+
+
+def step_states() -> str:
+    return states(STEP_MOVES, FINAL_STEPS, STEP_WHEN, StepStatus.ACTIVE)
+
+
+def flow_states() -> str:
+    return states(FLOW_MOVES, FINAL_FLOWS, FLOW_WHEN, FlowStatus.ACTIVE)
+
+
+def errors() -> str:
+    found = sorted(error_types(), key=lambda error: (status_of(error), error.code))
+    rows = ((str(status_of(error)), f"`{error.code}`", error.default_message) for error in found)
+    return table(("status", "code", "message"), rows)
+
+
+def replies() -> str:
+    return table(("code", "when"), ((f"`{code}`", REPLY_WHEN[code]) for code in ReplyCode))
+
+
+def settings() -> str:
+    rows = (
+        (f"`{item.name}`", f"`{_toml(item.default)}`", f"`{item.variable}`", item.description)
+        for item in describe_settings()
+    )
+    return table(("setting", "default", "environment variable", "what it is"), rows)
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, int | list) else f'"{value}"'
+
+
+def metrics() -> str:
+    """Names, kinds and labels, read off the exposition; what the library adds (``_created``) is left out."""
+    text = _used_metrics().render()[0].decode()
+    helps = dict(re.findall(r"^# HELP (counterfoil_\w+) (.+)$", text, re.MULTILINE))
+    kinds = dict(re.findall(r"^# TYPE (counterfoil_\w+) (\w+)$", text, re.MULTILINE))
+    samples = dict(re.findall(r"^(counterfoil_\w+)\{(.+?)\} ", text, re.MULTILINE))
+    labels = {name: re.findall(r"(\w+)=", samples.get(name, "")) for name in helps}
+    return table(
+        ("metric", "kind", "labels", "what it is"),
+        (
+            (f"`{name}`", kinds[name], ", ".join(f"`{label}`" for label in labels[name]), about)
+            for name, about in helps.items()
+            if not name.endswith("_created")
+        ),
+    )
+
+
+def _used_metrics() -> Metrics:
+    """A label shows only on what was counted once."""
+    used = Metrics()
+    used.dispatched("acknowledged")
+    used.swept("requeue", 0)
+    used.cancel_called("delivered")
+    used.set_oldest_waiting({"step": 0.0})
+    return used
+
+
+def command_line() -> str:
+    """The help of every command, as it prints it."""
+    return "".join(_help(cli, ["counterfoil"], None))
+
+
+def _help(command: click.Command, path: list[str], parent: click.Context | None) -> Iterator[str]:
+    context = command.make_context(
+        path[-1], [], parent=parent, resilient_parsing=True, terminal_width=100, max_content_width=100
+    )
+    name = " ".join(path)
+    text = command.get_help(context)
+    yield f"{'#' * min(len(path) + 1, 3)} `{name}`\n\n<!-- picture -->\n```text\n{text}\n```\n\n"
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            yield from _help(child, [*path, str(child.name)], context)
+
+
+def routes() -> str:
+    """Every route of the OpenAPI document, by tag."""
+    found = api_routes(cast(Engine, None))
+    parts = []
+    for tag, about in TAGS.items():
+        members = [route for route in found if route.tag == tag]
+        parts += [f"## {tag.capitalize()}\n\n{about}\n\n", *(_route(route) for route in members)]
+    return "".join(parts)
+
+
+def _route(route: Route) -> str:
+    lines = [f"### `{route.method} {route.path}`\n", f"{route.summary}. {route.description}".strip() + "\n"]
+    lines.append(f"Role: {_roles(route)}.{_body(route)}\n")
+    headers = [(f"`{header.name}`", "header", header.description) for header in route.headers]
+    parameters = [*_query_rows(route), *headers]
+    if parameters:
+        lines.append(table(("parameter", "in", "what it is"), parameters))
+    by_status = {status: answer.description for status, answer in route.answers.items()}
+    for error in sorted(route.errors, key=lambda each: each.code):
+        if error not in COMMON_ERRORS:
+            status = status_of(error)
+            by_status[status] = f"{by_status[status]}, `{error.code}`" if status in by_status else f"`{error.code}`"
+    lines.append(table(("status", "when"), ((str(status), by_status[status]) for status in sorted(by_status))))
+    return "\n".join(lines) + "\n"
+
+
+def _roles(route: Route) -> str:
+    if route.bare:
+        return "none, the receipt is the credential"
+    roles = "any" if route.roles == READERS else ", ".join(sorted(route.roles or {"none is needed"}))
+    return roles + ("; no key is needed on this machine itself" if route.open_on_loopback else "")
+
+
+def _body(route: Route) -> str:
+    if route.request is None:
+        return ""
+    return f" Body: `{route.request.__name__}`{' (may be left out)' if route.request_optional else ''}."
+
+
+def _query_rows(route: Route) -> Iterator[tuple[str, str, str]]:
+    for name, field in route.query.model_fields.items() if route.query is not None else ():
+        default = f"; default {_toml(field.default)}" if field.default is not None else ""
+        yield f"`{name}`", "query", f"{field.description or ''}{default}"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "work-states": work_states,
+    "step-states": step_states,
+    "flow-states": flow_states,
+    "errors": errors,
+    "replies": replies,
+    "settings": settings,
+    "metrics": metrics,
+    "command-line": command_line,
+    "routes": routes,
+}
+
+
+def renewed(page: str) -> str:
+    """The page with every generated part made anew."""
+    return PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]().strip()}\n\n{part[3]}", page)
+
+
+def main(arguments: list[str]) -> int:
+    stale = [page for page in sorted(HERE.rglob("*.md")) if renewed(page.read_text("utf-8")) != page.read_text("utf-8")]
+    for page in stale:
+        if "--check" in arguments:
+            sys.stderr.write(f"{page.relative_to(HERE.parent)} is stale: run python docs/generate.py\n")
+        else:
+            page.write_text(renewed(page.read_text("utf-8")), "utf-8")
+            sys.stdout.write(f"renewed {page.relative_to(HERE.parent)}\n")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""The OpenAPI document against the engine that serves it: no 5xx, and every answer as the document says."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from counterfoil.testing import StepEndpoint
+from tests.acceptance.conftest import ClientOf
+from tests.acceptance.processes import EngineProcess, environment, run_command
+
+SECONDS = 25
+LEFT_OUT = "positive_data_acceptance"
+"""A document cannot say that a cursor must be one that a list has given, nor that inputs must fit a step."""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("aim", ["anything", "a real receipt"])
+async def test_every_answer_is_as_documented(
+    engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint, tmp_path: Path, aim: str
+) -> None:
+    """Bounded in time; a failure prints the seed, so that it can be repeated.
+
+    Ids out of thin air seldom hit anything, so one run is given those of a work item that waits for its callback.
+    """
+    api = client_of(engine)
+    await api.put_step("job", endpoint.url("/job"))
+    flow_id = await api.start("job", init={"a": 1})
+    await api.until_acknowledged(flow_id)
+    if aim == "a real receipt":
+        token = (await endpoint.received("/job")).token
+        work_id = (await api.work(flow_id))["work_id"]
+        ids = {"flow_id": flow_id, "step_id": "job", "receipt_token": token, "work_id": work_id}
+        lines = ["[parameters]", *(f"{name} = {orjson.dumps(value).decode()}" for name, value in ids.items())]
+        (tmp_path / "schemathesis.toml").write_text("\n".join(lines))
+    code, report = await schemathesis(engine.url, tmp_path)
+    assert code == 0, report[-12_000:]
+    assert engine.exit_code is None
+    assert "Traceback" not in engine.output()
+    if aim == "a real receipt":
+        assert (await api.work(flow_id))["status"] in ("succeeded", "failed", "cancelled"), "it was hit"
+    assert await engine.stop() == 0
+    code, findings, errors = await run_command("doctor", "--data", str(engine.data))
+    assert code == 0, findings + errors
+
+
+async def schemathesis(url: str, directory: Path) -> tuple[int, str]:
+    """Run it in a process of its own, in a directory where it may leave its files."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "schemathesis.cli",
+        "run",
+        f"{url}/openapi.json",
+        *("--checks", "all", "--exclude-checks", LEFT_OUT),
+        *("--max-time", str(SECONDS)),
+        *("--request-timeout", "10"),
+        *("--exclude-path-regex", "stream$"),
+        "--no-color",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=directory,
+        env=environment(),
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 150)
+    assert process.returncode is not None
+    return process.returncode, output.decode(errors="replace")

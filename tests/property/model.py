@@ -1,0 +1,219 @@
+"""What a flow must do, said a second time and as plainly as possible: the model that the engine is compared with.
+
+It shares no code with the engine. Times are milliseconds; nothing here is random, since the steps have no jitter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+INIT_BACKOFF_MS = 1_000
+MAX_BACKOFF_MS = 5_000
+ACK_TIMEOUT_MS = 2_000
+DEADLINE_MS = 60_000
+SYNC_GRACE_MS = 5_000
+LONGEST_RETRY_AFTER_MS = 100_000
+
+OPEN = ("pending", "active", "not_completed")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a step is defined, as far as it matters here."""
+
+    kind: Literal["async", "sync"] = "async"
+    max_retries: int = 1
+    backoff_type: Literal["fixed", "linear", "exponential"] = "fixed"
+    heartbeat_timeout_ms: int | None = None
+    tolerates_repeats: bool = False
+    queued: bool = False
+    """The step has a limit over all flows, so only the sweep sends its work."""
+    typed: bool = False
+    """The step declares one output, ``value``, which must be a string."""
+    cancel_url: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker says, or an endpoint in its answer."""
+
+    success: bool
+    outputs: dict[str, Any] | None = None
+    error: str | None = None
+    retriable: bool = False
+    retry_after: float | None = None
+    attempt: int | None = None
+
+    def said(self) -> tuple[bool, dict[str, Any], str | None]:
+        return self.success, self.outputs or {}, self.error
+
+    def body(self) -> dict[str, Any]:
+        shown = {
+            "success": self.success,
+            "outputs": self.outputs,
+            "error": self.error,
+            "retriable": self.retriable,
+            "retry_after": self.retry_after,
+            "attempt": self.attempt,
+        }
+        return {name: value for name, value in shown.items() if value is not None}
+
+
+@dataclass
+class Item:
+    """One work item: its state, and what the engine must show of it."""
+
+    step_id: str
+    rules: Rules
+    due_at: int
+    status: str = "pending"
+    attempt: int = 0
+    sending: int | None = None
+    """The attempt whose answer is still awaited, by an engine that may be gone by now."""
+    deadline_at: int | None = None
+    progress: float | None = None
+    message: str | None = None
+    said: tuple[bool, dict[str, Any], str | None] | None = None
+    error: str | None = None
+    recorded_at: int | None = None
+    cancel_calls: int = 0
+
+    @property
+    def open(self) -> bool:
+        return self.status in OPEN
+
+    @property
+    def outputs(self) -> dict[str, Any] | None:
+        return None if self.said is None else self.said[1]
+
+    def claim(self, now: int) -> bool:
+        """Send the next attempt if it is due."""
+        if self.status not in ("pending", "not_completed") or self.due_at > now:
+            return False
+        self.status = "active"
+        self.attempt += 1
+        self.sending = self.attempt
+        self.error = None
+        if self.rules.kind == "async":
+            self.deadline_at = now + min(DEADLINE_MS, self.rules.heartbeat_timeout_ms or DEADLINE_MS)
+            self.due_at = self.deadline_at
+        else:
+            self.due_at = now + ACK_TIMEOUT_MS + SYNC_GRACE_MS
+        return True
+
+    def acknowledge(self) -> None:
+        self.sending = None
+
+    def end(self, status: str, now: int, error: str | None = None) -> None:
+        assert self.open
+        self.status, self.error, self.recorded_at = status, error, now
+        self.deadline_at = self.sending = None
+
+    def give_back(self, error: str, now: int, retry_after_ms: float = 0) -> None:
+        """The attempt ended without an outcome: wait for the next one, or fail."""
+        if self.rules.max_retries != -1 and self.attempt > self.rules.max_retries:
+            self.end("failed", now, "RETRIES_EXHAUSTED")
+            return
+        factor = {"fixed": 1, "linear": self.attempt, "exponential": 2 ** (self.attempt - 1)}[self.rules.backoff_type]
+        delay = min(INIT_BACKOFF_MS * factor, MAX_BACKOFF_MS)
+        self.due_at = now + max(delay, round(min(retry_after_ms, LONGEST_RETRY_AFTER_MS)))
+        self.status, self.error = "not_completed", error
+        self.deadline_at = self.sending = None
+
+    def report(self, report: Report, now: int) -> str:
+        """The verdict, or the code of the refusal."""
+        if self.status == "cancelled":
+            return "WORK_CANCELLED"
+        if not self.open:
+            if self.said != report.said():
+                return "CONFLICTING_RESULT"
+            return "duplicate" if self.rules.tolerates_repeats else f"ALREADY_{self.status.upper()}"
+        if self.attempt == 0:
+            return "WORK_NOT_ACTIVE"
+        if report.success or not report.retriable:
+            self.conclude(report, now)
+            return "accepted"
+        pause = round((report.retry_after or 0) * 1000)
+        if self.status == "active":
+            if report.attempt is not None and report.attempt < self.attempt:
+                return "stale"
+            self.give_back_by(report, now)
+            return "accepted"
+        if self.error == "NOT_COMPLETED":
+            return "duplicate"
+        self.due_at = max(self.due_at, now + min(pause, LONGEST_RETRY_AFTER_MS))
+        self.error = "NOT_COMPLETED"
+        return "accepted"
+
+    def give_back_by(self, report: Report, now: int) -> None:
+        """Whoever did the attempt gives it back; if it was the last one, these were the last words."""
+        self.give_back("NOT_COMPLETED", now, (report.retry_after or 0) * 1000)
+        if self.status == "failed":
+            self.said = report.said()
+
+    def conclude(self, report: Report, now: int) -> None:
+        """A final result; outputs of the wrong type make a failure of it."""
+        wrong = self.rules.typed and not isinstance((report.outputs or {}).get("value"), str)
+        if not report.success:
+            self.end("failed", now, "STEP_FAILED")
+        elif wrong:
+            self.end("failed", now, "INVALID_OUTPUT")
+        else:
+            self.end("succeeded", now)
+        self.said = report.said()
+
+    def beat(self, progress: float | None, message: str | None, now: int) -> str:
+        """What a heartbeat does; the code of the refusal, or ``taken`` or ``cancelled``."""
+        if self.status == "cancelled":
+            return "cancelled"
+        if not self.open:
+            return f"ALREADY_{self.status.upper()}"
+        if self.attempt == 0:
+            return "WORK_NOT_ACTIVE"
+        self.progress = self.progress if progress is None else progress
+        self.message = self.message if message is None else message
+        if self.status == "active" and self.deadline_at is not None:
+            later = now + (self.rules.heartbeat_timeout_ms or DEADLINE_MS)
+            self.due_at = self.deadline_at = max(self.deadline_at, later)
+        return "taken"
+
+    def cancel(self, now: int) -> None:
+        if self.rules.cancel_url and self.attempt:
+            self.cancel_calls += 1
+        self.end("cancelled", now)
+
+
+@dataclass
+class FlowModel:
+    """One flow whose steps are all goals: it fails with the first of them, and completes with the last."""
+
+    items: dict[str, Item]
+    status: str = "active"
+    outputs: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    _counted: set[str] = field(default_factory=set)
+
+    def settle(self, now: int) -> None:
+        """What follows for the flow from a change of one of its items."""
+        if self.status != "active":
+            return
+        for step_id, item in self.items.items():
+            if item.status == "failed":
+                self.error = item.error
+                self.finish("failed", now)
+                return
+            if item.status == "succeeded" and step_id not in self._counted:
+                self._counted.add(step_id)
+                given = item.outputs or {}
+                shown = {name: given[name] for name in given if name == "value" or not item.rules.typed}
+                self.outputs = {**shown, **self.outputs}
+        if all(item.status == "succeeded" for item in self.items.values()):
+            self.status = "completed"
+
+    def finish(self, status: str, now: int) -> None:
+        """End early: what is open is cancelled."""
+        for item in self.items.values():
+            if item.open:
+                item.cancel(now)
+        self.status = status
