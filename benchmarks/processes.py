@@ -30,6 +30,11 @@ class Server:
     def port(self) -> int:
         return urlsplit(self.url).port or 0
 
+    def stop(self) -> None:
+        """Stop gracefully: what is under way is finished first."""
+        self.process.terminate()
+        self.process.wait()
+
     def memory_bytes(self) -> int:
         """Memory that the process holds now, without what it shares."""
         for line in Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines():

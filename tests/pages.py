@@ -41,6 +41,8 @@ _VOLATILE = (
     (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME"),
     (re.compile(r"\b\d\d:\d\d:\d\d\.\d{3}\b"), "CLOCK"),
     (re.compile(r"\bcf_[A-Za-z0-9_-]{43}"), "SECRET"),
+    (re.compile(r"\b(in )?[0-9.]+ [smhd]( [0-9]+ [smh])?\b"), "SPAN"),
+    (re.compile(r" {2,}"), " "),  # columns are as wide as what is in them
 )
 
 

@@ -12,7 +12,7 @@ import pytest
 from counterfoil.app import run_doctor
 from counterfoil.settings import Settings
 from counterfoil.testing import Answer, StepEndpoint
-from tests.acceptance.conftest import ClientOf
+from tests.acceptance.conftest import ClientOf, NewEngine
 from tests.acceptance.processes import EngineProcess, run_command
 
 FORGED = '{"success":true,"outputs":{"forged":1},"error":null}'
@@ -124,6 +124,23 @@ async def test_a_running_engine_can_be_examined(
     assert code == 0, output + errors
     await api.succeed(await endpoint.received("/job"))
     assert (await api.final(flow_id))["status"] == "completed"
+
+
+async def test_the_doctor_needs_no_settings_of_the_engine(
+    new_engine: NewEngine, client_of: ClientOf, endpoint: StepEndpoint
+) -> None:
+    """What was allowed when the work was sent is known to the database, not only to the engine's environment."""
+    engine = new_engine(work__max_retries="30", work__init_backoff_ms="1", work__max_backoff_ms="1")
+    await engine.start()
+    endpoint.answer("/job", Answer(503))
+    api = client_of(engine)
+    await api.put_step("job", endpoint.url("/job"))
+    flow_id = await api.start("job")
+    assert (await api.final(flow_id))["status"] == "failed"
+    assert (await api.work(flow_id))["attempt"] == 31
+    assert await engine.stop() == 0
+    code, output, errors = await run_command("doctor", "--data", str(engine.data))
+    assert code == 0, output + errors
 
 
 async def test_no_database(tmp_path: Path) -> None:

@@ -51,6 +51,15 @@ async def test_a_failure_shows_the_workers_error(api: Api, endpoint: StepEndpoin
     assert (await api.final(flow_id))["error"] is not None
 
 
+async def test_a_long_error_is_taken(api: Api, endpoint: StepEndpoint) -> None:
+    """A worker that reports a whole stack trace has its failure recorded: only the body's size is limited."""
+    flow_id, received = await dispatched(api, endpoint)
+    report = {"success": False, "error": "broken\n" + "  at line 1\n" * 20_000}
+    assert (await api.complete(received, report)).ok()["status"] == "failed"
+    assert (await api.work(flow_id))["error"]["message"].startswith("broken")
+    assert (await api.complete(received, report)).refused(400, "ALREADY_FAILED")["same_result"] is True
+
+
 @pytest.mark.parametrize("retriable", [False, None])
 async def test_a_failure_that_is_not_retriable_is_final(
     api: Api, endpoint: StepEndpoint, retriable: bool | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -103,6 +104,19 @@ def result_of_size(size: int) -> bytes:
 async def in_chunks(content: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(content), 16_384):
         yield content[start : start + 16_384]
+
+
+async def test_a_compressed_body(api: Api, endpoint: StepEndpoint) -> None:
+    """It is taken; one that is broken is malformed (400 would tell the worker that the state machine refuses it)."""
+    flow_id, received = await dispatched(api, endpoint)
+    headers = {**JSON, "Content-Encoding": "gzip"}
+    broken = gzip.compress(RESULT)[:-12] + b"garbage!"
+    (await api.request("POST", received.webhook_url, data=broken, headers=headers)).refused(422, "INVALID_RESULT")
+    bomb = gzip.compress(b" " * 50_000_000)
+    (await api.request("POST", received.webhook_url, data=bomb, headers=headers)).refused(413, "PAYLOAD_TOO_LARGE")
+    await unchanged(api, flow_id)
+    reply = await api.request("POST", received.webhook_url, data=gzip.compress(RESULT), headers=headers)
+    assert reply.ok()["status"] == "succeeded"
 
 
 @pytest.mark.parametrize("chunked", [False, True])

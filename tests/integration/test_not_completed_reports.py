@@ -153,3 +153,10 @@ async def test_minus_one_retries_without_end(api: Api, endpoint: StepEndpoint) -
         assert (await api.complete(received, {**AGAIN, "attempt": attempt})).ok()["status"] == "not_completed"
     await api.succeed(await endpoint.received(PATH, 13))
     assert (await api.final(flow_id))["status"] == "completed"
+
+
+async def test_a_retry_after_beyond_all_measure_is_limited_too(api: Api, endpoint: StepEndpoint) -> None:
+    """The setting limits it; a report is not refused because a number upstream was large."""
+    flow_id, received = await dispatched(api, endpoint)
+    assert (await api.complete(received, {**AGAIN, "retry_after": 10**9})).ok()["status"] == "not_completed"
+    assert 3500 < seconds_from_now((await api.work(flow_id))["next_attempt_at"]) <= 3600.5

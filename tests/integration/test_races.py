@@ -177,3 +177,28 @@ async def test_cancel_and_completion_at_once(api: Api, endpoint: StepEndpoint) -
         else:
             completion.refused(400, "WORK_CANCELLED")
             assert (status, cancel.status) == ("cancelled", 200)
+
+
+@pytest.mark.parametrize("later", ["acknowledged", "500", "503 with Retry-After", "cut"])
+async def test_a_late_answer_to_an_older_attempt_says_nothing_about_the_newer_one(
+    api: Api, endpoint: StepEndpoint, later: str
+) -> None:
+    """Attempt 1 hangs until its deadline, attempt 2 is under way: only then attempt 1 is answered."""
+    release = asyncio.Event()
+    answer = LATER_ANSWERS[later]
+    endpoint.answer(PATH, Answer(answer.status, answer.body, answer.headers, release, answer.fault), Answer())
+    await api.put_step(STEP, endpoint.url(PATH), work={"deadline_ms": 400, "ack_timeout_ms": 20_000})
+    flow_id = await api.start(STEP)
+    second = await endpoint.received(PATH, 2)
+    assert second.metadata["attempt"] == 2
+    await api.until_acknowledged(flow_id)
+    (await api.post(second.metadata["heartbeat_url"], {})).ok()
+    before = await api.events(flow_id)
+    release.set()
+    await elapsed(0.15)
+    work = await api.work(flow_id)
+    assert (work["status"], work["attempt"]) == ("active", 2)
+    new = [event for event in await api.events(flow_id) if event not in before]
+    assert not [event for event in new if event["type"] in ("work_not_completed", "work_acknowledged")]
+    await api.succeed(second)
+    assert (await api.final(flow_id))["status"] == "completed"

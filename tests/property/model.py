@@ -123,12 +123,8 @@ class Item:
 
     def report(self, report: Report, now: int) -> str:
         """The verdict, or the code of the refusal."""
-        if self.status == "cancelled":
-            return "WORK_CANCELLED"
         if not self.open:
-            if self.said != report.said():
-                return "CONFLICTING_RESULT"
-            return "duplicate" if self.rules.tolerates_repeats else f"ALREADY_{self.status.upper()}"
+            return self.repeat(report)
         if self.attempt == 0:
             return "WORK_NOT_ACTIVE"
         if report.success or not report.retriable:
@@ -145,6 +141,14 @@ class Item:
         self.due_at = max(self.due_at, now + min(pause, LONGEST_RETRY_AFTER_MS))
         self.error = "NOT_COMPLETED"
         return "accepted"
+
+    def repeat(self, report: Report) -> str:
+        """What is said of a report on work that has ended."""
+        if self.status == "cancelled":
+            return "WORK_CANCELLED"
+        if self.said != report.said():
+            return "CONFLICTING_RESULT"
+        return "duplicate" if self.rules.tolerates_repeats else f"ALREADY_{self.status.upper()}"
 
     def give_back_by(self, report: Report, now: int) -> None:
         """Whoever did the attempt gives it back; if it was the last one, these were the last words."""

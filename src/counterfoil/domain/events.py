@@ -12,7 +12,9 @@ from typing import Any
 
 from counterfoil.domain.model import Flow, StepRun, Work
 from counterfoil.domain.states import (
+    FINAL_STEPS,
     FlowStatus,
+    IllegalMove,
     StepStatus,
     WorkStatus,
     check_flow_move,
@@ -144,8 +146,10 @@ def evolve_work(work: Work, event: Event) -> None:
         work.acknowledged_at = event.at
         work.owner = None
     elif event.type is EventType.WORK_HEARTBEAT:
-        work.progress = data["progress"]
-        work.message = data["message"]
+        if data["progress"] is not None:
+            work.progress = data["progress"]
+        if data["message"] is not None:
+            work.message = data["message"]
         if data["deadline_at"] is not None:
             work.deadline_at = work.due_at = data["deadline_at"]
     elif event.type is EventType.WORK_POSTPONED:
@@ -170,6 +174,8 @@ def evolve_step(step: StepRun, event: Event) -> None:
         step.status = status
         step.finished_at = event.at
     elif event.type in ENDS_WORK:
+        if step.status in FINAL_STEPS:
+            raise IllegalMove(f"an item ended in a step that is {step.status} already")
         step.open_items -= 1
         if event.type is EventType.WORK_FAILED:
             step.failed_items += 1

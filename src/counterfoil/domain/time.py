@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 Clock = Callable[[], int]
 """Tells the time in milliseconds; injected everywhere, so that tests can move it."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_last_second = (0, "1970-01-01T00:00:00")
 
 
 def rfc3339(milliseconds: int) -> str:
     """``2026-11-16T14:26:10.123Z``."""
-    global _last_second
     second, rest = divmod(milliseconds, 1000)
-    kept = _last_second  # read once: another thread may replace it at any moment
-    if kept[0] != second:  # most times of one moment share their second: format it once
-        moment = _EPOCH + timedelta(seconds=second)
-        kept = _last_second = (second, moment.strftime("%Y-%m-%dT%H:%M:%S"))
-    return f"{kept[1]}.{rest:03d}Z"
+    return f"{_whole_second(second)}.{rest:03d}Z"
+
+
+@lru_cache(maxsize=256)
+def _whole_second(second: int) -> str:
+    """Most times of one moment share their second: each is formatted once."""
+    return (_EPOCH + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def optional_rfc3339(milliseconds: int | None) -> str | None:

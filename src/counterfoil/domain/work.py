@@ -147,10 +147,7 @@ def beat(work: Work, heartbeat: Heartbeat, step: StepVersion, now: int) -> list[
     deadline_at = None
     if work.status is WorkStatus.ACTIVE and work.deadline_at is not None:
         deadline_at = max(work.deadline_at, now + (step.work.heartbeat_timeout_ms or step.work.deadline_ms))
-    # Twelve digits are what every store gives back exactly as it was told.
-    progress = work.progress if heartbeat.progress is None else round(heartbeat.progress, 12)
-    message = work.message if heartbeat.message is None else heartbeat.message
-    data = {"progress": progress, "message": message, "deadline_at": deadline_at}
+    data = {"progress": heartbeat.progress, "message": heartbeat.message, "deadline_at": deadline_at}
     return [work_event(work, EventType.WORK_HEARTBEAT, now, data)]
 
 
@@ -164,7 +161,8 @@ def _report_not_completed(
 ) -> tuple[Verdict, list[Event]]:
     message = result.error or "the worker reported the work as not completed"
     retry_after_ms = None if result.retry_after is None else round(result.retry_after * 1000)
-    if result.attempt is not None and result.attempt < work.attempt and work.status is WorkStatus.ACTIVE:
+    older = result.attempt is not None and result.attempt < work.attempt
+    if older and work.status is WorkStatus.ACTIVE and via == "webhook":  # an answer is of the attempt that it answers
         return Verdict.STALE, []
     if work.status is WorkStatus.ACTIVE:
         event = give_back(

@@ -194,4 +194,5 @@ class Engine:
         for call in changes.calls.values():
             if call is not None:
                 self.wakeups.at(SweepName.CANCEL_CALLS, call.due_at)
-        self.feed.ring({event.flow_id for event in changes.events})
+        if self.feed.has_readers:
+            self.feed.ring({event.flow_id for event in changes.events})

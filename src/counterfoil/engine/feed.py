@@ -50,6 +50,10 @@ class Feed:
             if flow_id is not None and not group:
                 self._of_flow.pop(flow_id, None)
 
+    @property
+    def has_readers(self) -> bool:
+        return bool(self._of_all or self._of_flow)
+
     def ring(self, flow_ids: Iterable[str]) -> None:
         """Something of these flows was committed."""
         for subscription in self._of_all:

@@ -39,7 +39,7 @@ class Queries:
     async def step(self, step_id: str) -> Document:
         rows = await self._read("get_step", step_id=step_id)
         if not rows:
-            raise UnknownStep(step_id=step_id)
+            raise UnknownStep
         return step_document(rows[0], self._context.defaults)
 
     async def steps(self) -> list[Document]:
@@ -48,7 +48,7 @@ class Queries:
     async def flow(self, flow_id: str) -> Document:
         rows = await self._read("get_flow", flow_id=flow_id)
         if not rows:
-            raise UnknownFlow(flow_id=flow_id)
+            raise UnknownFlow
         _, status, goals, created_at, outputs, error, finished_at, init, metadata, labels = rows[0]
         listed = listed_flow((0, flow_id, status, goals, created_at, outputs, error, finished_at, metadata, labels))
         return {
@@ -104,7 +104,7 @@ class Queries:
             while True:
                 rows = await self._read("get_flow_result", flow_id=flow_id)
                 if not rows:
-                    raise UnknownFlow(flow_id=flow_id)
+                    raise UnknownFlow
                 _, status, outputs, error = rows[0]
                 left_ms = give_up_at - self._context.clock()
                 if status in _FINAL or left_ms <= 0 or self._feed.closed:
@@ -120,7 +120,7 @@ class Queries:
     async def events(self, flow_id: str, *, cursor: str | None = None, limit: int = 200) -> Document:
         rows = await self._read("journal_of_flow", flow_id=flow_id, after=_cursor(cursor) or 0, limit=limit + 1)
         if not rows and not await self._read("flow_exists", flow_id=flow_id):
-            raise UnknownFlow(flow_id=flow_id)
+            raise UnknownFlow
         return {"events": [event_document(row) for row in rows[:limit]], "next_cursor": _next_cursor(rows, limit)}
 
     async def work_items(
@@ -142,7 +142,7 @@ class Queries:
     async def work_item(self, work_id: str) -> Document:
         rows = await self._read("get_work", work_id=work_id)
         if not rows:
-            raise UnknownWork(work_id=work_id)
+            raise UnknownWork
         document = work_document(rows[0])
         events = await self._read("journal_of_work", flow_id=document["flow_id"], work_id=work_id)
         return {**document, "attempts": attempt_documents(events)}

@@ -37,5 +37,5 @@ class DeleteStep:
 
     def decide(self, world: World, now: int) -> None:
         if world.current_version(self.step_id) is None:
-            raise UnknownStep(step_id=self.step_id)
+            raise UnknownStep
         world.register(self.step_id, None)

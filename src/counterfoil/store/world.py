@@ -165,7 +165,7 @@ class World:
     def flow(self, flow_id: str) -> Flow:
         flow = self.find_flow(flow_id)
         if flow is None:
-            raise UnknownFlow(flow_id=flow_id)
+            raise UnknownFlow
         return flow
 
     def step_run(self, flow_id: str, step_id: str) -> StepRun:
@@ -190,7 +190,7 @@ class World:
     def work(self, work_id: str) -> Work:
         work = self.find_work(work_id)
         if work is None:
-            raise UnknownWork(work_id=work_id)
+            raise UnknownWork
         return work
 
     def inputs(self, flow_id: str) -> FlowInputs:

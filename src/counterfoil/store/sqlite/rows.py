@@ -30,6 +30,8 @@ def read_work(row: list[Any]) -> tuple[Work, StepRun, Flow]:
     """One row of ``load_work``: the item, its step in the flow, its flow."""
     work = Work(*row[:WORK_COLUMNS])
     work.status = _WORK_STATUS[work.status]
+    if row[16] is not None:
+        work.progress = parse_json(row[16])
     if row[19] is not None:
         work.result = parse_json(row[19])
     if row[20] is not None:
@@ -68,6 +70,9 @@ def read_call(row: Any) -> CancelCall:
     return CancelCall(call_id, flow_id, step_id, work_id, url, parse_json(body), attempt, due_at)
 
 
+# Statuses and event types are given as plain strings: SQLite's adapter looks up a conversion for every subclass.
+
+
 def inserted_work(work: Work) -> tuple[Any, ...]:
     return (
         work.work_id,
@@ -75,7 +80,7 @@ def inserted_work(work: Work) -> tuple[Any, ...]:
         work.step_id,
         work.item,
         work.version,
-        work.status,
+        work.status._value_,
         work.attempt,
         work.idempotency_key,
         work.lane,
@@ -85,7 +90,7 @@ def inserted_work(work: Work) -> tuple[Any, ...]:
 
 
 def updated_work(work: Work) -> tuple[Any, ...]:
-    return (work.work_id, work.status, work.attempt, *_changing_work(work))
+    return (work.work_id, work.status._value_, work.attempt, *_changing_work(work))
 
 
 def _changing_work(work: Work) -> tuple[Any, ...]:
@@ -96,7 +101,7 @@ def _changing_work(work: Work) -> tuple[Any, ...]:
         work.first_sent_at,
         work.sent_at,
         work.acknowledged_at,
-        work.progress,
+        text(work.progress),
         work.message,
         work.hold,
         text(work.result),
@@ -110,8 +115,8 @@ def inserted_step(step: StepRun) -> tuple[Any, ...]:
         step.flow_id,
         step.step_id,
         step.version,
-        step.status,
-        step.goal,
+        step.status._value_,
+        int(step.goal),
         step.items,
         step.open_items,
         step.failed_items,
@@ -124,7 +129,7 @@ def updated_step(step: StepRun) -> tuple[Any, ...]:
     return (
         step.flow_id,
         step.step_id,
-        step.status,
+        step.status._value_,
         step.items,
         step.open_items,
         step.failed_items,
@@ -136,7 +141,7 @@ def updated_step(step: StepRun) -> tuple[Any, ...]:
 def inserted_flow(flow: Flow) -> tuple[Any, ...]:
     return (
         flow.flow_id,
-        flow.status,
+        flow.status._value_,
         flow.created_at,
         flow.open_steps,
         text(flow.outputs) if flow.outputs else None,
@@ -148,7 +153,7 @@ def inserted_flow(flow: Flow) -> tuple[Any, ...]:
 def updated_flow(flow: Flow) -> tuple[Any, ...]:
     return (
         flow.flow_id,
-        flow.status,
+        flow.status._value_,
         flow.open_steps,
         text(flow.outputs) if flow.outputs else None,
         text(flow.error),
@@ -161,7 +166,7 @@ def inserted_inputs(inputs: FlowInputs) -> tuple[Any, ...]:
 
 
 def appended_event(event: Event) -> tuple[Any, ...]:
-    return (event.type, event.at, event.flow_id, event.step_id, event.work_id, event.attempt, text(event.data))
+    return (event.type._value_, event.at, event.flow_id, event.step_id, event.work_id, event.attempt, text(event.data))
 
 
 def put_call(call: CancelCall) -> tuple[Any, ...]:

@@ -81,7 +81,7 @@ CREATE TABLE work (
     first_sent_at   INTEGER,
     sent_at         INTEGER,
     acknowledged_at INTEGER,
-    progress        REAL,
+    progress        TEXT,
     message         TEXT,
     hold            TEXT,
     result          TEXT,

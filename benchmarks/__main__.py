@@ -1,0 +1,49 @@
+"""``make bench``: run the measures and print each ratio beside its target.
+
+Measure with nothing else running. Absolute figures are not printed: they would tell of the machine, not of the engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measures import MEASURES, QUICK, Outcome, Size
+
+
+async def _run(names: list[str], size: Size, console: Console) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for name in names:
+        with console.status(f"measuring {name}"):
+            found = await MEASURES[name](size)
+        for outcome in found:
+            rounds = ", ".join(f"{ratio:.2f}" for ratio in outcome.rounds)
+            console.print(f"{outcome.name}: {outcome.ratio:.2f}{f' ({rounds})' if rounds else ''}", highlight=False)
+        outcomes += found
+    return outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench ARGS=", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*MEASURES, []], help="which measures; all by default")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it runs, measures nothing")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
+    arguments = parser.parse_args()
+    console = Console()
+    size = QUICK if arguments.quick else Size()
+    outcomes = uvloop.run(_run(arguments.names or list(MEASURES), size, console))
+    table = Table("measure", "ratio", "target", "reached")
+    for outcome in outcomes:
+        sign = "at least" if outcome.at_least else "at most"
+        reached = "yes" if outcome.reached else "no"
+        table.add_row(outcome.name, f"{outcome.ratio:.2f}", f"{sign} {outcome.target}", reached)
+    console.print(table)
+    return 1 if arguments.check and not all(outcome.reached for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""The measures: each gives the ratio of two things that it measured in turns, in the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from benchmarks.fill import copy_waiting
+from benchmarks.flows import Cycle, Receipts, register
+from benchmarks.load import post_request, run_load
+from benchmarks.processes import Server, engine, running
+from benchmarks.worker import RESULT
+
+CONNECTIONS = 64
+HANDLER = ("-m", "benchmarks.bare", "handler")
+
+
+@dataclass
+class Outcome:
+    """One figure: a ratio, and the target that it is to reach."""
+
+    name: str
+    ratio: float
+    target: float
+    at_least: bool = True
+    """False: the ratio is to stay at or below the target."""
+    rounds: list[float] = field(default_factory=list)
+
+    @property
+    def reached(self) -> bool:
+        return self.ratio >= self.target if self.at_least else self.ratio <= self.target
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    rounds: int = 5
+    completions: int = 6_000
+    flows: int = 4_000
+    latency_flows: int = 400
+    waiting: int = 1_000_000
+    few_waiting: int = 1_000
+    claims: int = 6_000
+    in_flight: int = 100_000
+
+
+QUICK = Size(rounds=3, completions=2_000, flows=1_000, latency_flows=100, waiting=20_000, claims=1_000, in_flight=5_000)
+Measure = Callable[[Size], Awaitable[list[Outcome]]]
+
+
+async def completions(size: Size) -> list[Outcome]:
+    """(1) Durable completions/s over the requests/s of a bare handler that validates the same JSON."""
+    ratios = []
+    receipts = Receipts()
+    with engine() as ours, running(*HANDLER) as bare:
+        await register(ours, await receipts.serve())
+        await _complete(bare, await _urls(receipts, ours, bare, 500))  # both have run once before it counts
+        for _ in range(size.rounds):
+            urls = await receipts.fill(ours, size.completions)
+            rate = await _complete(ours, urls)
+            ratios.append(rate / await _complete(bare, [url.replace(ours.url, bare.url) for url in urls]))
+    return [Outcome("durable completions/s over a bare handler", statistics.median(ratios), 0.85, rounds=ratios)]
+
+
+async def _urls(receipts: Receipts, ours: Server, bare: Server, count: int) -> list[str]:
+    urls = await receipts.fill(ours, count)
+    await _complete(ours, urls)
+    return [url.replace(ours.url, bare.url) for url in urls]
+
+
+async def _complete(server: Server, urls: list[str]) -> float:
+    load = await run_load(server.host, server.port, [post_request(url, RESULT) for url in urls], CONNECTIONS)
+    assert set(load.statuses) == {200}, load.statuses
+    return load.rate
+
+
+async def full_cycle(size: Size) -> list[Outcome]:
+    """(2) Flows/s (start, dispatch, acknowledge, webhook, completed) over a bare relay with the same hops."""
+    return [
+        await _cycle(size, f"full cycle over a bare relay, {in_flight} in flight", 0.6, in_flight)
+        for in_flight in (32, 128)
+    ]
+
+
+async def _cycle(size: Size, name: str, target: float, in_flight: int) -> Outcome:
+    ratios = []
+    cycle = Cycle()
+    endpoint = await cycle.serve()
+    with engine() as ours, running("-m", "benchmarks.bare", "relay", endpoint) as relay:
+        await register(ours, endpoint)
+        for server in (ours, relay):
+            await cycle.run(server, 500, in_flight)
+        for _ in range(size.rounds):
+            rate = (await cycle.run(ours, size.flows, in_flight)).rate
+            ratios.append(rate / (await cycle.run(relay, size.flows, in_flight)).rate)
+    return Outcome(name, statistics.median(ratios), target, rounds=ratios)
+
+
+async def latency(size: Size) -> list[Outcome]:
+    """(7) Time of one flow at a time, start to completed (median), over that of the bare relay."""
+    ratios = []
+    cycle = Cycle()
+    endpoint = await cycle.serve()
+    with engine() as ours, running("-m", "benchmarks.bare", "relay", endpoint) as relay:
+        await register(ours, endpoint)
+        for _ in range(size.rounds):
+            our_times = (await cycle.run(ours, size.latency_flows, 1)).latencies
+            bare_times = (await cycle.run(relay, size.latency_flows, 1)).latencies
+            ratios.append(statistics.median(our_times) / statistics.median(bare_times))
+    name = "latency of one flow at a time over the bare relay's"
+    return [Outcome(name, statistics.median(ratios), 5.0, at_least=False, rounds=ratios)]
+
+
+async def flat(size: Size) -> list[Outcome]:
+    """(3) Completions/s, claims/s and memory with very much waiting over the same with little."""
+    with tempfile.TemporaryDirectory(prefix="counterfoil-bench-") as directory:
+        little, much = Path(directory, "little"), Path(directory, "much")
+        receipts = Receipts()
+        endpoint = await receipts.serve()
+        await _template(little, receipts, endpoint)
+        shutil.copytree(little, much)
+        copy_waiting(little / "counterfoil.db", size.few_waiting, "wait")
+        copy_waiting(much / "counterfoil.db", size.waiting, "wait")
+        rates: dict[Path, list[float]] = {little: [], much: []}
+        claims: dict[Path, list[float]] = {little: [], much: []}
+        memory: dict[Path, int] = {}
+        for turn in range(size.rounds):
+            for data in (little, much):
+                due = {"status": "not_completed", "due_at": 1, "deadline_at": None, "acknowledged_at": None}
+                copy_waiting(data / "counterfoil.db", size.claims, f"due{turn}-", **due)
+                claims[data].append(await _claim(data, receipts, size.claims))
+                with engine(data) as server:
+                    urls = await receipts.fill(server, size.completions)
+                    rates[data].append(await _complete(server, urls))
+                    memory[data] = server.memory_bytes()
+    waiting = f"{size.waiting:,} waiting over {size.few_waiting:,}"
+    return [
+        Outcome(f"completions/s, {waiting}", _middle_ratio(rates[much], rates[little]), 0.9),
+        Outcome(f"claims/s, {waiting}", _middle_ratio(claims[much], claims[little]), 0.9),
+        Outcome(f"memory, {waiting}", memory[much] / memory[little], 1.2, at_least=False),
+    ]
+
+
+def _middle_ratio(much: list[float], little: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(much, little, strict=True))
+
+
+async def _template(data: Path, receipts: Receipts, endpoint: str) -> None:
+    """One flow that is out, acknowledged and waiting, in a new database."""
+    with engine(data) as server:
+        await register(server, endpoint, deadline_ms=30 * 24 * 3_600_000)
+        await receipts.fill(server, 1)
+        server.stop()
+
+
+async def _claim(data: Path, receipts: Receipts, count: int) -> float:
+    """Claims/s: from the first to the last dispatch of what is due when the engine starts."""
+    before = len(receipts.urls)
+    with engine(data) as server:
+        while len(receipts.urls) == before:
+            await asyncio.sleep(0.001)
+        started, already = time.perf_counter(), len(receipts.urls) - before
+        while len(receipts.urls) < before + count:
+            await asyncio.sleep(0.001)
+        rate = (count - already) / (time.perf_counter() - started)
+        server.stop()  # so that every acknowledgement is recorded, and the next start finds nothing to send again
+    return rate
+
+
+async def restart(size: Size) -> list[Outcome]:
+    """(5) Time to ready after kill -9 with very much in flight, over a start with an empty database."""
+    with tempfile.TemporaryDirectory(prefix="counterfoil-bench-") as directory:
+        data = Path(directory, "full")
+        receipts = Receipts()
+        endpoint = await receipts.serve()
+        await _template(data, receipts, endpoint)
+        copy_waiting(data / "counterfoil.db", size.in_flight, "wait")
+        ratios = []
+        for turn in range(size.rounds):
+            with engine(data) as server:  # leaving the block is kill -9
+                await receipts.fill(server, 500)
+            full = await _seconds_to_ready(data)
+            empty = await _seconds_to_ready(Path(directory, f"empty-{turn}"))
+            ratios.append(full / empty)
+    name = f"start after kill -9 with {size.in_flight:,} in flight over an empty start"
+    return [Outcome(name, statistics.median(ratios), 2.0, at_least=False, rounds=ratios)]
+
+
+async def _seconds_to_ready(data: Path) -> float:
+    started = time.perf_counter()
+    with engine(data) as server:
+        async with aiohttp.ClientSession() as session:
+            while True:
+                async with session.get(f"{server.url}/readyz") as answer:
+                    if answer.status == 200:
+                        return time.perf_counter() - started
+
+
+MEASURES: dict[str, Measure] = {
+    "completions": completions,
+    "cycle": full_cycle,
+    "flat": flat,
+    "restart": restart,
+    "latency": latency,
+}
