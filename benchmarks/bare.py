@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import aiohttp
@@ -34,7 +35,7 @@ def relay_app(endpoint: str) -> web.Application:
     app = web.Application()
     background: set[asyncio.Task[None]] = set()
 
-    async def session(app: web.Application):  # type: ignore[no-untyped-def]
+    async def session(app: web.Application) -> AsyncIterator[None]:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as app["session"]:
             yield

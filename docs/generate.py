@@ -118,7 +118,9 @@ def states(
         raise KeyError(f"explained, but no move: {set(when) - set(pairs)}; not explained: {set(pairs) - set(when)}")
     lines = [f"    {before} --> {after}" for before, after in pairs if not when[before, after].startswith(LATER)]
     lines += [f"    {status} --> [*]" for status in moves if status in final and f" {status}" in " ".join(lines)]
-    picture = "\n".join(["```mermaid", "stateDiagram-v2", f"    [*] --> {start}", *lines, "```", "", ""])
+    picture = "\n".join(
+        ["<!-- picture -->", "```mermaid", "stateDiagram-v2", f"    [*] --> {start}", *lines, "```", "", ""]
+    )
     return picture + table(
         ("from", "to", "when"), ((f"`{before}`", f"`{after}`", when[before, after]) for before, after in pairs)
     )

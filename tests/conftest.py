@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
+from counterfoil.domain.time import Clock
 from counterfoil.testing import StepEndpoint
 from tests.wire import Api
 
@@ -23,26 +24,21 @@ QUICK = {"port": 0, "sweep_interval_ms": 200, "shutdown_grace_ms": 2000, "log_le
 QUICK_WORK = {"init_backoff_ms": 20, "max_backoff_ms": 1000, "ack_timeout_ms": 5000, "jitter": False}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "chaos: kills real processes over and over (CHAOS_CYCLES says how often)")
-    config.addinivalue_line("markers", "slow: takes many seconds")
-
-
 @pytest.fixture
 async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
     """Starts engines with quick defaults; all are stopped at the end and every database is checked by the doctor."""
     from counterfoil.app import Counterfoil, run_doctor
+    from counterfoil.engine import system_clock
     from counterfoil.settings import Settings
     from tests.running import Node
 
     nodes: list[Node] = []
 
-    async def start(clock: Any = None, **overrides: Any) -> Node:
+    async def start(clock: Clock | None = None, **overrides: Any) -> Node:
         work = {**QUICK_WORK, **overrides.pop("work", {})}
         settings = Settings(**{"data": str(tmp_path / "data"), **QUICK, "work": work, **overrides})
         stack = contextlib.AsyncExitStack()
-        extra = {} if clock is None else {"clock": clock}
-        engine = await stack.enter_async_context(Counterfoil(settings, **extra))
+        engine = await stack.enter_async_context(Counterfoil(settings, clock or system_clock))
         node = Node(settings, engine, stack)
         nodes.append(node)
         return node
@@ -52,8 +48,6 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
         await node.stop()
     for settings in {str(node.settings.data): node.settings for node in nodes}.values():
         findings = run_doctor(settings)
-        if hasattr(findings, "__await__"):
-            findings = await findings
         assert not findings, findings
 
 

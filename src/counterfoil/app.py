@@ -21,7 +21,7 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler import SweepLoop
 from counterfoil.server.app import create_web_app
 from counterfoil.server.protocol import Runner
-from counterfoil.server.routes.webhook import completing
+from counterfoil.server.routes.webhook import express_completions
 from counterfoil.settings import Settings
 from counterfoil.store.commit import StoreFailure
 from counterfoil.store.doctor import Finding
@@ -93,7 +93,7 @@ class Counterfoil:
         self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)
         self._runner = Runner(
             create_web_app(self.engine, settings),
-            complete=completing(self.engine),
+            take=express_completions(self.engine, settings.max_body_bytes),
             access_log=settings.access_log,
             shutdown_timeout=settings.shutdown_grace_ms / 1000,
         )
@@ -110,9 +110,7 @@ class Counterfoil:
         self.engine.accepting = False
         self.engine.feed.close()
         await self._sweeps.stop()
-        left, _ = await asyncio.gather(
-            self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server()
-        )
+        left, _ = await asyncio.gather(self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server())
         if left:
             log.info("attempts_left", attempts=left, note="their outcome is unknown: the next start decides")
         await self._transport.__aexit__(None, None, None)

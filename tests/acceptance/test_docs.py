@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from counterfoil.testing import Answer, StepEndpoint
 from tests.acceptance.terminal import Terminals, follow
 from tests.pages import DOCS, ROOT, blocks_of
+from tests.wire import Api
 
 PAGE_SECONDS = 120
 RUNNING = [page for page in DOCS if any(block.runs for block in blocks_of(page))]
@@ -40,3 +44,54 @@ async def test_a_session_keeps_its_variables_and_shows_the_ports_of_the_page(ter
     printed = await terminals.run('echo "$url"; echo oops >&2')
     assert (printed.output, printed.errors, printed.failed) == ("http://127.0.0.1:8080/x\n", "oops\n", "")
     assert ":8080" not in terminals.as_run("http://127.0.0.1:8080/x")
+
+
+def documented_data() -> dict[str, tuple[set[str], set[str]]]:
+    """Event type -> names that its data always has, and names that it may have (behind the semicolon)."""
+    page = (ROOT / "docs" / "reference" / "journal.md").read_text("utf-8")
+    found = {}
+    for kind, data in re.findall(r"^\| `(\w+)` \| .+? \| (.+) \|$", page, re.MULTILINE):
+        always, _, sometimes = re.sub(r"\(.*?\)", "", data).partition(";")
+        found[kind] = (set(re.findall(r"`(\w+)`", always)), set(re.findall(r"`(\w+)`", sometimes)))
+    return found
+
+
+async def test_the_journal_is_as_its_reference_says(api: Api, endpoint: StepEndpoint) -> None:
+    """Flows that make every type of event at least once."""
+    work = {"max_retries": 1, "init_backoff_ms": 60_000, "max_backoff_ms": 60_000}
+    flows = []
+
+    async def start(step_id: str, *more: str, answer: Answer | None = None, **definition: Any) -> Any:
+        endpoint.answer(f"/{step_id}", answer or Answer())
+        await api.put_step(step_id, endpoint.url(f"/{step_id}"), work=work, **definition)
+        flows.append(await api.start(step_id, *more))
+        return await endpoint.received(f"/{step_id}")
+
+    good = await start("good", answer=Answer(body="not JSON"))
+    await api.until_acknowledged(flows[-1])
+    await api.post(f"{good.webhook_url}/heartbeat", {"progress": 0.5})
+    await api.succeed(good, text="done")
+
+    bad = await start("bad", "good")
+    await api.complete(bad, {"success": False, "error": "no"})
+
+    unavailable = await start("unavailable", answer=Answer(status=503), cancel_url=endpoint.url("/told"))
+    await api.until_work(flows[-1], "not_completed")
+    await api.complete(unavailable, {"success": False, "retriable": True, "retry_after": 90})
+    (await api.post(f"/api/v1/flows/{flows[-1]}/cancel")).ok()
+    await api.until_event(flows[-1], "cancel_delivered")
+
+    endpoint.answer("/deaf", Answer(status=404))
+    await start("untold", cancel_url=endpoint.url("/deaf"))
+    (await api.post(f"/api/v1/flows/{flows[-1]}/cancel")).ok()
+    await api.until_event(flows[-1], "cancel_undelivered")
+
+    documented = documented_data()
+    events = [event for flow_id in flows for event in await api.events(flow_id)]
+    assert {event["type"] for event in events} == set(documented)
+    seen: dict[str, set[str]] = {kind: set() for kind in documented}
+    for event in events:
+        always, sometimes = documented[event["type"]]
+        assert always <= set(event["data"]) <= always | sometimes, event
+        seen[event["type"]] |= set(event["data"])
+    assert seen == {kind: always | sometimes for kind, (always, sometimes) in documented.items()}

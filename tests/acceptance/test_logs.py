@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import aiohttp
 import orjson
 import pytest
 
@@ -67,7 +68,7 @@ async def raw(url: str, text: str) -> None:
 
 @pytest.mark.parametrize("log_format", ["json", "pretty"])
 async def test_no_secret_is_written(
-    new_engine: NewEngine, endpoint: StepEndpoint, session: object, log_format: str
+    new_engine: NewEngine, endpoint: StepEndpoint, session: aiohttp.ClientSession, log_format: str
 ) -> None:
     """At the most talkative level, with the access log on, killed at the end and started again."""
     engine = new_engine(
@@ -78,7 +79,7 @@ async def test_no_secret_is_written(
         signing_secret=SIGNING,
     )
     await engine.start()
-    api = Api(session, engine.url, {"Authorization": f"Bearer {ADMIN}"})  # type: ignore[arg-type]
+    api = Api(session, engine.url, {"Authorization": f"Bearer {ADMIN}"})
     received = await a_busy_day(api, endpoint)
     await engine.kill()
     await engine.start()
@@ -95,12 +96,12 @@ async def test_no_secret_is_written(
 
 
 async def test_lines_are_json_when_nobody_watches(
-    new_engine: NewEngine, endpoint: StepEndpoint, session: object
+    new_engine: NewEngine, endpoint: StepEndpoint, session: aiohttp.ClientSession
 ) -> None:
     """Not a terminal: one JSON object a line, with a time, a level and an event."""
     engine = new_engine(log_format="auto", log_level="debug")
     await engine.start()
-    api = Api(session, engine.url)  # type: ignore[arg-type]
+    api = Api(session, engine.url)
     endpoint.answer("/job", Answer(503), Answer())
     await api.put_step("job", endpoint.url("/job"))
     flow_id = await api.start("job")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -40,6 +41,8 @@ from tests.property.model import (
     Rules,
 )
 
+pytestmark = pytest.mark.timeout(300)  # all examples together are one test
+
 CANCEL_URL = "http://worker/cancel"
 DEFAULTS = WorkDefaults(
     init_backoff_ms=INIT_BACKOFF_MS,
@@ -52,7 +55,7 @@ DEFAULTS = WorkDefaults(
 RULES = st.builds(
     Rules,
     kind=st.sampled_from(["async", "async", "async", "sync"]),
-    max_retries=st.sampled_from([0, 1, 1, 2, 2, -1]),
+    max_retries=st.sampled_from([2, 3, 1, 0, -1]),
     backoff_type=st.sampled_from(["fixed", "linear", "exponential"]),
     heartbeat_timeout_ms=st.sampled_from([None, None, 10_000, 90_000]),
     tolerates_repeats=st.booleans(),
@@ -72,17 +75,15 @@ FINAL_REPORTS = st.sampled_from(
         Report(False),
     ]
 )
-REPORTS = st.one_of(
-    FINAL_REPORTS,
-    st.builds(
-        Report,
-        success=st.just(False),
-        error=st.sampled_from([None, "not now"]),
-        retriable=st.just(True),
-        retry_after=st.sampled_from([None, 0, 2.5, 30, 100_000]),
-        attempt=st.sampled_from([None, 1, 2, 3]),
-    ),
+NOT_COMPLETED_REPORTS = st.builds(
+    Report,
+    success=st.just(False),
+    error=st.sampled_from([None, "not now"]),
+    retriable=st.just(True),
+    retry_after=st.sampled_from([None, 0, 2.5, 30, 100_000]),
+    attempt=st.sampled_from([None, 1, 2, 3]),
 )
+REPORTS = st.one_of(NOT_COMPLETED_REPORTS, NOT_COMPLETED_REPORTS, FINAL_REPORTS)
 ANSWERS = st.sampled_from(
     [
         *["ack", "ack", "ack", "ack_success", "odd", "failed", "400", "302"],
@@ -209,6 +210,18 @@ class EngineMachine(RuleBasedStateMachine):
         self.runner.run(self.simulator.sweep(SweepName.REQUEUE))  # nobody waits in the lanes any more
         self.start_flow(steps)
 
+    @precondition(lambda self: not self.active)
+    @rule(number=ITEM, reports=st.lists(REPORTS, min_size=1, max_size=3))
+    def come_too_late(self, number: int, reports: list[Report]) -> None:
+        """Everything that may be said to a flow that has ended."""
+        item = self.item(number)
+        said = item.said and Report(item.said[0], item.said[1], item.said[2])
+        for report in [*reports, said or reports[0]]:
+            self.report(number, report)
+        self.heartbeat(number, 0.5, None)
+        self.cancel(chance=0)
+
+    @precondition(lambda self: self.active)
     @rule(number=ITEM, report=REPORTS)
     def report(self, number: int, report: Report) -> None:
         item = self.item(number)
@@ -220,6 +233,7 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             assert (answer.verdict, answer.status) == (expected, item.status)
 
+    @precondition(lambda self: self.active)
     @rule(number=ITEM, progress=PROGRESS, message=st.sampled_from([None, "a", "rendering \x00 \u2028"]))
     def heartbeat(self, number: int, progress: float | None, message: str | None) -> None:
         item = self.item(number)
@@ -233,14 +247,18 @@ class EngineMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.simulator.network.waiting())
     @rule(which=st.integers(0, 3), kind=ANSWERS)
-    def endpoint_answers(self, which: int, kind: str) -> None:
-        call = self.waiting_call(which)
-        self.runner.run(self.simulator.network.answer(call, REPLIES[kind]))
-        self.apply_answer(self.flow, call, kind)
+    def an_endpoint_answers(self, which: int, kind: str) -> None:
+        self.endpoint_answers(self.waiting_call(which), kind)
 
-    @rule(chance=st.integers(0, 3))
+    @precondition(lambda self: self.simulator.network.waiting())
+    @rule(kind=ANSWERS)
+    def the_last_endpoint_answers(self, kind: str) -> None:
+        self.endpoint_answers(self.waiting_call(-1), kind)
+
+    @precondition(lambda self: self.active)
+    @rule(chance=st.integers(0, 7))
     def cancel(self, chance: int) -> None:
-        if chance and self.active:
+        if chance:
             return  # most flows shall live longer than that
         answer = self.run(self.simulator.engine.cancel_flow(self.flow_id))
         if self.flow.status in ("completed", "failed"):
@@ -257,45 +275,45 @@ class EngineMachine(RuleBasedStateMachine):
             self.apply_sweep(self.flow, name)
 
     @precondition(lambda self: self.active)
+    @rule()
+    def the_next_attempt_is_due(self) -> None:
+        waiting = [item.due_at for item in self.flow.items.values() if item.status in ("pending", "not_completed")]
+        self.time_passes(max(0, min(waiting, default=self.now) - self.now), [SweepName.REQUEUE])
+
+    @precondition(lambda self: self.active)
     @rule(milliseconds=MOVES)
     def time_passes_unnoticed(self, milliseconds: int) -> None:
         self.simulator.clock.advance(milliseconds)
 
-    @rule(graceful=st.booleans())
-    def restart(self, graceful: bool) -> None:
-        self.runner.run(self.simulator.stop() if graceful else self.simulator.crash())
+    @rule(
+        during=st.sampled_from(["nothing", "stop", "report", "answer", "sweep", "cancel"]),
+        point=st.sampled_from(CrashPoint),
+        number=ITEM,
+        report=REPORTS,
+        kind=ANSWERS,
+        sweep=st.sampled_from(SweepName),
+        chance=st.integers(0, 7),
+    )
+    def restart(
+        self, during: str, point: CrashPoint, number: int, report: Report, kind: str, sweep: SweepName, chance: int
+    ) -> None:
+        """Stop or crash, around a commit or not, and start anew on the same file."""
+        after = copy.deepcopy(self.flow)
+        if during == "report":
+            self.crash_during(self.expect_report(after, number, report), point, after)
+        elif during == "answer" and self.simulator.network.waiting():
+            call = self.waiting_call(number)
+            self.apply_answer(after, call, kind)
+            self.crash_during(self.simulator.network.answer(call, REPLIES[kind]), point, after)
+        elif during == "sweep":
+            self.apply_sweep(after, sweep)
+            self.crash_during(self.simulator.sweep(sweep), point, after)
+        elif during == "cancel" and self.active and not chance:
+            after.finish("cancelled", self.now)
+            self.crash_during(self.simulator.engine.cancel_flow(self.flow_id), point, after)
+        else:
+            self.runner.run(self.simulator.stop() if during == "stop" else self.simulator.crash())
         self.runner.run(self.simulator.start())
-
-    @rule(number=ITEM, report=REPORTS, point=st.sampled_from(CrashPoint))
-    def crash_during_report(self, number: int, report: Report, point: CrashPoint) -> None:
-        after = copy.deepcopy(self.flow)
-        item = after.items[self.item(number).step_id]
-        item.report(report, self.now)
-        after.settle(self.now)
-        self.crash_during(self.reporting(item, report), point, after)
-
-    @precondition(lambda self: self.simulator.network.waiting())
-    @rule(which=st.integers(0, 3), kind=ANSWERS, point=st.sampled_from(CrashPoint))
-    def crash_during_answer(self, which: int, kind: str, point: CrashPoint) -> None:
-        call = self.waiting_call(which)
-        after = copy.deepcopy(self.flow)
-        self.apply_answer(after, call, kind)
-        self.crash_during(self.simulator.network.answer(call, REPLIES[kind]), point, after)
-
-    @precondition(lambda self: self.active)
-    @rule(milliseconds=MOVES, name=st.sampled_from(SweepName), point=st.sampled_from(CrashPoint))
-    def crash_during_sweep(self, milliseconds: int, name: SweepName, point: CrashPoint) -> None:
-        self.simulator.clock.advance(milliseconds)
-        after = copy.deepcopy(self.flow)
-        self.apply_sweep(after, name)
-        self.crash_during(self.simulator.sweep(name), point, after)
-
-    @precondition(lambda self: self.active)
-    @rule(point=st.sampled_from([CrashPoint.BEFORE_COMMIT, CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT]))
-    def crash_during_cancel(self, point: CrashPoint) -> None:
-        after = copy.deepcopy(self.flow)
-        after.finish("cancelled", self.now)
-        self.crash_during(self.simulator.engine.cancel_flow(self.flow_id), point, after)
 
     # What it means -----------------------------------------------------------------------------------------------
 
@@ -304,6 +322,16 @@ class EngineMachine(RuleBasedStateMachine):
         for step_id, item in flow.items.items():
             await engine.put_step(step_id, definition_of(item.rules, step_id))
         await engine.start_flow(StartFlow(flow_id=self.flow_id, goals=list(flow.items)))
+
+    def endpoint_answers(self, call: Call, kind: str) -> None:
+        self.runner.run(self.simulator.network.answer(call, REPLIES[kind]))
+        self.apply_answer(self.flow, call, kind)
+
+    def expect_report(self, flow: FlowModel, number: int, report: Report) -> Coroutine[Any, Any, Any]:
+        item = flow.items[self.item(number).step_id]
+        item.report(report, self.now)
+        flow.settle(self.now)
+        return self.reporting(item, report)
 
     def reporting(self, item: Item, report: Report) -> Coroutine[Any, Any, Any]:
         return self.simulator.engine.complete(self.holder(item), StepResult.model_validate(report.body()))
@@ -362,11 +390,10 @@ class EngineMachine(RuleBasedStateMachine):
         reached = self.runner.run(self.simulator.crash_during(action, point))
         if reached and point is CrashPoint.AFTER_COMMIT:
             self.flow = after
-        self.runner.run(self.simulator.start())
 
     def come_to_rest(self) -> None:
         """No flow is ever stuck: left alone, it ends by itself, unless it may try for ever."""
-        for _ in range(8):
+        for _ in range(12):
             if self.active:
                 self.time_passes(LONGEST_RETRY_AFTER_MS, [SweepName.ORPHANS, SweepName.DEADLINES, SweepName.REQUEUE])
         if self.active:
@@ -433,7 +460,7 @@ def shown_of(item: Item) -> dict[str, Any]:
 
 
 EngineMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", "50")),
+    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", "40")),
     stateful_step_count=40,
     deadline=None,
     derandomize="PROPERTY_EXAMPLES" not in os.environ,

@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from counterfoil import __version__
 from counterfoil.domain.errors import error_types
-from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.states import OPEN_WORK, WorkStatus
 from counterfoil.observability.metrics import Metrics
 
 
@@ -108,12 +108,16 @@ def test_the_backlog_goes_up_and_down(metrics: Metrics) -> None:
     assert value(metrics, "counterfoil_backlog") == 0
 
 
-def test_every_state_is_shown_and_one_that_is_not_given_is_zero(metrics: Metrics) -> None:
-    assert all(value(metrics, "counterfoil_work_items", state=state) == 0 for state in WorkStatus)
-    metrics.set_work_by_state({"active": 5, WorkStatus.FAILED: 2})
+def test_every_open_state_is_shown_and_one_that_is_not_given_is_zero(metrics: Metrics) -> None:
+    assert all(value(metrics, "counterfoil_work_items", state=state) == 0 for state in OPEN_WORK)
+    metrics.set_work_by_state({"active": 5, WorkStatus.HELD: 2})
     metrics.set_work_by_state({WorkStatus.ACTIVE: 4})
-    shown = {state.value: value(metrics, "counterfoil_work_items", state=state) for state in WorkStatus}
-    assert shown == {state.value: 4 if state is WorkStatus.ACTIVE else 0 for state in WorkStatus}
+    shown = {state.value: value(metrics, "counterfoil_work_items", state=state) for state in OPEN_WORK}
+    assert shown == {state.value: 4 if state is WorkStatus.ACTIVE else 0 for state in OPEN_WORK}
+
+
+def test_what_has_ended_is_not_shown_as_if_there_were_none(metrics: Metrics) -> None:
+    assert value(metrics, "counterfoil_work_items", state=WorkStatus.SUCCEEDED) is None
 
 
 def test_the_oldest_waiting_items_are_replaced_as_a_whole(metrics: Metrics) -> None:

@@ -24,13 +24,16 @@ _encode_plain = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the standard library's encoder gives the canonical text too, many times faster: no floats, no integer
-    beyond the exact ones, and only ASCII keys, which sort alike by code point and by UTF-16 unit."""
+    """Whether the standard library's encoder, which is many times faster, gives the canonical text too.
+
+    It does without floats and inexact integers, and with keys of ASCII only: they sort alike by code point and by
+    UTF-16 unit.
+    """
     kind = type(value)
     if kind is str or kind is bool or value is None:
         return True
     if kind is int:
-        return -_LARGEST_EXACT <= value <= _LARGEST_EXACT
+        return bool(-_LARGEST_EXACT <= value <= _LARGEST_EXACT)
     if kind is dict:
         return all(type(key) is str and key.isascii() and _is_plain(item) for key, item in value.items())
     if kind is list:

@@ -83,7 +83,8 @@ ENDS_FLOW = frozenset(FLOW_STATUS_OF)
 
 def work_from(event: Event) -> Work:
     """The work item that a ``work_created`` event brings into being."""
-    assert event.step_id is not None and event.work_id is not None
+    assert event.step_id is not None
+    assert event.work_id is not None
     data = event.data
     return Work(
         work_id=event.work_id,

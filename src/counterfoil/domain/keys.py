@@ -8,7 +8,9 @@ from counterfoil.domain.canonical import digest
 from counterfoil.domain.steps import StepDefinition
 
 
-def idempotency_key(flow_id: str, item: int, step_id: str, definition: StepDefinition, arguments: dict[str, Any]) -> str:
+def idempotency_key(
+    flow_id: str, item: int, step_id: str, definition: StepDefinition, arguments: dict[str, Any]
+) -> str:
     """SHA-256 over scope, step and the arguments that count, as canonical JSON."""
     rule = definition.effect.key
     if rule.keep is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
+from hashlib import sha256
 
 
 class Receipts:
@@ -17,11 +18,11 @@ class Receipts:
     def __init__(self, secrets: Sequence[bytes]) -> None:
         if not secrets or not all(secrets):
             raise ValueError("receipts need at least one secret, and none that is empty")
-        self._secrets = tuple(secrets)
+        self._macs = tuple(_Mac(secret) for secret in secrets)
 
     def issue(self, flow_id: str, step_id: str, work_id: str) -> str:
         """The token of a work item: the same one every time, for as long as the first secret stays."""
-        return f"{work_id}.{_signature(self._secrets[0], _signed_text(flow_id, step_id, work_id))}"
+        return f"{work_id}.{self._macs[0].signature(_signed_text(flow_id, step_id, work_id))}"
 
     def work_id_of(self, flow_id: str, step_id: str, token: str) -> str | None:
         """The work item that the token was issued for; None for anything that is no token of this flow and step.
@@ -32,8 +33,8 @@ class Receipts:
         if not dot or not (token.isascii() and flow_id.isascii() and step_id.isascii()):
             return None
         signed = _signed_text(flow_id, step_id, work_id)
-        for secret in self._secrets:
-            if hmac.compare_digest(_signature(secret, signed), signature):
+        for mac in self._macs:
+            if hmac.compare_digest(mac.signature(signed), signature):
                 return work_id
         return None
 
@@ -43,5 +44,20 @@ def _signed_text(flow_id: str, step_id: str, work_id: str) -> bytes:
     return f"{len(flow_id)}:{len(step_id)}:{flow_id}{step_id}{work_id}".encode()
 
 
-def _signature(secret: bytes, signed: bytes) -> str:
-    return urlsafe_b64encode(hmac.digest(secret, signed, "sha256"))[:43].decode("ascii")
+class _Mac:
+    """HMAC-SHA256 (RFC 2104) with the key's part of both hashes done beforehand.
+
+    Every report is checked with it, and ``hmac.digest`` spends most of its time on setting up the key.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        key = (sha256(secret).digest() if len(secret) > 64 else secret).ljust(64, b"\0")
+        self._inner = sha256(bytes(byte ^ 0x36 for byte in key))
+        self._outer = sha256(bytes(byte ^ 0x5C for byte in key))
+
+    def signature(self, signed: bytes) -> str:
+        inner = self._inner.copy()
+        inner.update(signed)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return urlsafe_b64encode(outer.digest())[:43].decode("ascii")

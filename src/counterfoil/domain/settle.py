@@ -53,9 +53,7 @@ def settle(view: FlowView, flow_id: str, now: int) -> None:
         view.record(Event(EventType.FLOW_COMPLETED, now, flow_id, data={"outputs": flow.outputs}))
 
 
-def end_early(
-    view: FlowView, flow_id: str, now: int, ending: EventType, data: dict[str, Any], reason: str
-) -> None:
+def end_early(view: FlowView, flow_id: str, now: int, ending: EventType, data: dict[str, Any], reason: str) -> None:
     """End a flow before all its steps have ended: what is open becomes cancelled, workers are told."""
     if view.flow(flow_id).open_steps:
         _cancel_work(view, view.open_work(flow_id), now, reason)

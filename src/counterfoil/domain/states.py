@@ -40,9 +40,7 @@ WORK_MOVES: dict[WorkStatus, frozenset[WorkStatus]] = {
     WorkStatus.PENDING: frozenset(
         {WorkStatus.ACTIVE, WorkStatus.HELD, WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED}
     ),
-    WorkStatus.HELD: frozenset(
-        {WorkStatus.PENDING, WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED}
-    ),
+    WorkStatus.HELD: frozenset({WorkStatus.PENDING, WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED}),
     WorkStatus.ACTIVE: frozenset(
         {WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.NOT_COMPLETED, WorkStatus.CANCELLED}
     ),

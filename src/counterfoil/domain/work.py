@@ -104,8 +104,8 @@ def report(
     wrong = invalid_outputs(step.definition, result.outputs or {}) if step.definition.attributes else []
     if wrong:
         text = "; ".join(f"{item['attribute']} {item['message']}" for item in wrong)
-        error = {"code": "INVALID_OUTPUT", "message": text, "attribute": wrong[0]["attribute"], "errors": wrong}
-        return Verdict.ACCEPTED, [_failed(work, now, error, result, via)]
+        invalid = {"code": "INVALID_OUTPUT", "message": text, "attribute": wrong[0]["attribute"], "errors": wrong}
+        return Verdict.ACCEPTED, [_failed(work, now, invalid, result, via)]
     data = {"result": result.reported(), "via": via}
     return Verdict.ACCEPTED, [work_event(work, EventType.WORK_SUCCEEDED, now, data)]
 

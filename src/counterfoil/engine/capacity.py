@@ -8,8 +8,11 @@ from counterfoil.domain.model import host_of
 
 
 class Slots:
-    """Dispatches under way, counted. ``waiting``: lanes that hold due work which found no place. ``full``: steps
-    that have as many items out as their ``parallelism`` allows; one that comes back makes room again."""
+    """Dispatches under way, counted.
+
+    ``waiting``: lanes that hold due work which found no place. ``full``: steps that have as many items out as their
+    ``parallelism`` allows; one that comes back makes room again.
+    """
 
     def __init__(self, total: int, per_host: int) -> None:
         self._total = total

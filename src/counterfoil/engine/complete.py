@@ -9,6 +9,7 @@ from counterfoil.domain.errors import UnknownReceipt
 from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.settle import settle
 from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.time import rfc3339
 from counterfoil.domain.work import RetryRules, Verdict, beat, report
 from counterfoil.store.world import Needs, World
 
@@ -21,6 +22,11 @@ class Completion:
     status: WorkStatus
     recorded_at: int | None
     sent_at: int | None
+
+    @property
+    def recorded_text(self) -> str:
+        """When it was recorded, as JSON text."""
+        return "null" if self.recorded_at is None else f'"{rfc3339(self.recorded_at)}"'
 
 
 class Complete:

@@ -142,12 +142,33 @@ class Engine:
         try:
             completion = await self.commit.submit(Complete(work_id, result, self.context.retry_rules(), verify))
         except CounterfoilError as error:
-            self.metrics.completed(error.code.lower())
+            self._count(error)
             raise
-        self.metrics.completed(completion.verdict)
-        if completion.recorded_at is not None and completion.sent_at is not None:
-            self.metrics.callback_took((completion.recorded_at - completion.sent_at) / 1000)
+        self._count(completion)
         return completion
+
+    def take_completion(
+        self,
+        work_id: str,
+        result: StepResult,
+        verify: Callable[[int], None],
+        resolve: Callable[[Completion | CounterfoilError], None],
+    ) -> bool:
+        """The same without a coroutine to wait in: ``resolve`` is told after the commit. False: there is no room."""
+
+        def resolved(answer: Completion | CounterfoilError) -> None:
+            self._count(answer)
+            resolve(answer)
+
+        return self.commit.enqueue(Complete(work_id, result, self.context.retry_rules(), verify), resolved)
+
+    def _count(self, answer: Completion | CounterfoilError) -> None:
+        if isinstance(answer, CounterfoilError):
+            self.metrics.completed(answer.code.lower())
+            return
+        self.metrics.completed(answer.verdict)
+        if answer.recorded_at is not None and answer.sent_at is not None:
+            self.metrics.callback_took((answer.recorded_at - answer.sent_at) / 1000)
 
     async def heartbeat(self, work_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
         if not self.accepting:

@@ -174,7 +174,7 @@ class Queries:
 
     async def open_work_by_state(self) -> dict[str, int]:
         states = dict.fromkeys(("pending", "held", "active", "not_completed"), 0)
-        states.update({status: count for status, count in await self._read("open_work_by_state")})
+        states.update(dict(await self._read("open_work_by_state")))
         return states
 
     async def oldest_waiting_seconds(self) -> dict[str, float]:

@@ -14,8 +14,10 @@ class SweepName(StrEnum):
 
 
 class Wakeups:
-    """Where the engine says when it wants which sweep; the scheduler listens. Nothing is lost without a listener:
-    every sweep also runs by itself from time to time."""
+    """Where the engine says when it wants which sweep; the scheduler listens.
+
+    Nothing is lost without a listener: every sweep also runs by itself from time to time.
+    """
 
     def __init__(self) -> None:
         self.listener: Callable[[SweepName, int | None], None] = lambda sweep, at: None

@@ -1,21 +1,23 @@
 """Prometheus metrics of one engine.
 
 Each ``Metrics`` has its own registry, so that several engines in one process (or test) do not mix. The methods are
-called from hot paths: label children are looked up once and kept. Labels come from closed sets (states, codes, sweeps)
-or from the registered steps, never from what a caller sent.
+called from hot paths, so what they count is plain numbers, put into form only when somebody asks. Labels come from
+closed sets (states, codes, sweeps) or from the registered steps, never from what a caller sent.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.states import OPEN_WORK
 from counterfoil.version import __version__
 
 # From an answer at once to a person who takes two days.
@@ -24,20 +26,49 @@ _COMMIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-class _Counts:
-    """A counter with one label, whose children are made once each."""
+class _Counts(Collector):
+    """A counter with one label. Plain integers: the hot path runs on one thread and needs no lock."""
 
     def __init__(
         self, registry: CollectorRegistry, name: str, help_text: str, label: str, known: Iterable[str]
     ) -> None:
-        self._counter = Counter(f"counterfoil_{name}", help_text, [label], registry=registry)
-        self._children = {value: self._counter.labels(value) for value in known}
+        self._name = f"counterfoil_{name}"
+        self._help = help_text
+        self._label = label
+        self._counts: dict[str, float] = dict.fromkeys(known, 0)
+        registry.register(self)
 
     def add(self, value: str, count: float = 1) -> None:
-        child = self._children.get(value)
-        if child is None:
-            child = self._children[value] = self._counter.labels(value)
-        child.inc(count)
+        self._counts[value] = self._counts.get(value, 0) + count
+
+    def collect(self) -> Iterable[Metric]:
+        """One sample for each value of the label."""
+        family = CounterMetricFamily(self._name, self._help, labels=[self._label])
+        for value, count in self._counts.items():
+            family.add_metric([value], count)
+        return [family]
+
+
+class _Spread(Collector):
+    """A histogram of plain integers, for the same reason."""
+
+    def __init__(self, registry: CollectorRegistry, name: str, help_text: str, bounds: Sequence[float]) -> None:
+        self._name = f"counterfoil_{name}"
+        self._help = help_text
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterable[Metric]:
+        """The buckets, each with all that is below its bound."""
+        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        buckets = list(zip(names, accumulate(self._counts), strict=True))
+        return [HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)]
 
 
 class _OldestWaiting(Collector):
@@ -77,21 +108,14 @@ class Metrics:
         self._store_failures = Counter(
             "counterfoil_store_failures_total", "Commits that the store could not make.", registry=registry
         )
-        self._callback = Histogram(
-            "counterfoil_callback_seconds",
-            "Time from the dispatch to the accepted result.",
-            buckets=_CALLBACK_BUCKETS,
-            registry=registry,
+        self._callback = _Spread(
+            registry, "callback_seconds", "Time from the dispatch to the accepted result.", _CALLBACK_BUCKETS
         )
-        self._batch_size = Histogram(
-            "counterfoil_batch_size", "Commands that shared a commit.", buckets=_BATCH_BUCKETS, registry=registry
-        )
-        self._commit = Histogram(
-            "counterfoil_commit_seconds", "Time that a commit took.", buckets=_COMMIT_BUCKETS, registry=registry
-        )
+        self._batch_size = _Spread(registry, "batch_size", "Commands that shared a commit.", _BATCH_BUCKETS)
+        self._commit = _Spread(registry, "commit_seconds", "Time that a commit took.", _COMMIT_BUCKETS)
         self._backlog = Gauge("counterfoil_backlog", "Commands that wait for a commit.", registry=registry)
-        work = Gauge("counterfoil_work_items", "Work items, by state.", ["state"], registry=registry)
-        self._work = {status.value: work.labels(status.value) for status in WorkStatus}
+        work = Gauge("counterfoil_work_items", "Open work items, by state.", ["state"], registry=registry)
+        self._work = {status.value: work.labels(status.value) for status in OPEN_WORK}
         self._oldest = _OldestWaiting()
         registry.register(self._oldest)
         ProcessCollector(registry=registry)

@@ -18,7 +18,10 @@ class CancelCallSweep:
 
     async def run_once(self, now: int, limit: int) -> int:
         rows = await self._engine.store.read("due_calls", now=now, limit=min(limit, 64))
-        calls = [CancelCall(*row[:5], parse_json(row[5]), *row[6:]) for row in rows]
+        calls = [
+            CancelCall(call_id, flow_id, step_id, work_id, url, parse_json(body), attempt, due_at)
+            for call_id, flow_id, step_id, work_id, url, body, attempt, due_at in rows
+        ]
         await self._engine.cancel_caller.make(calls)
         return len(calls)
 

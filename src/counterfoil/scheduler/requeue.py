@@ -35,9 +35,7 @@ class RequeueSweep:
         due = [lane for lane, due_at in lanes if due_at <= now]
         self._next_due = min((due_at for _, due_at in lanes if due_at > now), default=None)
         slots.waiting = set(due)
-        ready = [
-            lane for lane in due if step_of(lane) not in slots.full and slots.free_to(host_of(lane)) > 0
-        ]
+        ready = [lane for lane in due if step_of(lane) not in slots.full and slots.free_to(host_of(lane)) > 0]
         if not ready:
             return 0
         random.shuffle(ready)

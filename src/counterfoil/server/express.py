@@ -1,71 +1,130 @@
-"""The express lane of the webhook: completions are most of the traffic, and their route and answer are known beforehand.
+"""The express lane of the webhook: completions are most of the traffic, and all that they need is known at once.
 
-An ordinary ``POST /webhook/{flow}/{step}/{token}`` skips the router (one split tells its parts) and is answered with
-bytes that are ready but for the body. Anything unusual about the request (an escaped path, a query, an expectation,
-another version or connection handling) is left to the ordinary way, and so is every error: both ways run the same
-handler, so they cannot differ in what they do.
+aiohttp makes a request object, a task, a response and several futures for every request. An ordinary completion (a
+``POST /webhook/{flow}/{step}/{token}`` whose short body came along with its headers, on a connection where nothing
+else is going on) needs none of them: it is validated as soon as it is parsed, handed to the writer, and answered in
+one piece when its commit is done. Parsing is aiohttp's own. Whatever is unusual about a request, be it only that it
+is not valid, is left to the ordinary way, so the lane knows no errors but those of the commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-Complete = Callable[[web.Request, str, str, str], Awaitable[bytes]]
-"""Takes the request and what its path names; gives the body of the 200."""
+from counterfoil.domain.errors import CounterfoilError, InternalError
+from counterfoil.engine.complete import Completion
+from counterfoil.server.problems import problem_response
 
-_HEAD = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n"
-    b"X-Content-Type-Options: nosniff\r\nServer: counterfoil\r\nContent-Length: %d\r\n\r\n"
-)
+Resolve = Callable[[Completion | CounterfoilError], None]
+Take = Callable[[str, str, str, Any, bytes, Resolve], bool]
+"""Flow id, step id, token, headers, body, and whom to tell: True when the completion was taken."""
+
 _PREFIX = "/webhook/"
+_HEAD = (
+    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n"
+    "X-Content-Type-Options: nosniff\r\nServer: counterfoil\r\nContent-Length: "
+)
 
 
-class ReadyAnswer:
-    """An answer that is written in one piece. It is what aiohttp asks of a response, and nothing more."""
+class Connection(Protocol):
+    """What the lane needs of the connection that it is part of."""
 
-    __slots__ = ("_request", "body", "body_length")
+    def is_idle(self) -> bool:
+        """Nothing of this connection is being handled or waits to be."""
+        ...
 
-    status = 200
-    keep_alive = True
-
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.body_length = len(body)
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        self._request = request
-
-    async def write_eof(self) -> None:
-        transport = self._request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError("the client has gone")
-        transport.write(_HEAD % self.body_length + self.body)
+    def begin_express(self) -> None: ...
+    def end_express(self, answer: bytes) -> None: ...
 
 
-def express(handle: Handle, complete: Complete) -> Handle:
-    """The application, with a lane of their own for ordinary completions."""
+class ExpressParser:
+    """Stands in front of aiohttp's parser and takes out what can go by the lane; the rest passes unchanged."""
 
-    async def choose(request: web.BaseRequest) -> web.StreamResponse:
-        message: Any = request._message  # noqa: SLF001 - the parsed request line, before anything is made of it
-        path: str = message.path
-        if (
+    __slots__ = ("_connection", "_held", "_inner", "_path", "_take", "_under_way")
+
+    def __init__(self, inner: Any, connection: Connection, take: Take) -> None:
+        self._inner = inner
+        self._connection = connection
+        self._take = take
+        self._under_way = False
+        self._held = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def feed_data(self, data: bytes) -> tuple[Any, bool, bytes]:
+        if self._under_way:  # answers keep the order of the requests, so what follows has to wait
+            self._held += data
+            return (), False, b""
+        messages, upgraded, tail = self._inner.feed_data(data)
+        if len(messages) == 1 and not upgraded and self._goes_express(*messages[0]):
+            self._inner.message_consumed()
+            return (), False, tail
+        return messages, upgraded, tail
+
+    def _goes_express(self, message: Any, payload: Any) -> bool:
+        path = getattr(message, "path", "")
+        if not (
             path.startswith(_PREFIX)
             and message.method == "POST"
+            and payload.is_eof()
             and message.version == HttpVersion11
             and not message.should_close
             and "%" not in path
             and "?" not in path
+            and message.headers.get("Content-Type") == "application/json"
             and "Expect" not in message.headers
+            and self._connection.is_idle()
         ):
-            parts = path.split("/", 5)
-            if len(parts) == 5 and all(parts[2:]):
-                body = await complete(cast(web.Request, request), parts[2], parts[3], parts[4])
-                return cast(web.StreamResponse, ReadyAnswer(body))
-        return await handle(request)
+            return False
+        parts = path.split("/", 5)
+        if len(parts) != 5:
+            return False
+        body = payload.read_nowait(-1)
+        self._path = parts
+        if self._take(parts[2], parts[3], parts[4], message.headers, body, self._resolve):
+            self._under_way = True
+            self._connection.begin_express()
+            return True
+        payload.unread_data(body)
+        return False
 
-    return choose
+    def _resolve(self, answer: Completion | CounterfoilError) -> None:
+        """The commit is done, or refused: answer, then go on with what came in the meantime."""
+        self._under_way = False
+        if isinstance(answer, Completion):
+            body = completion_text(answer, self._path[2], self._path[3])
+            text = f"{_HEAD}{len(body)}\r\n\r\n{body}".encode()
+        else:
+            text = _error_answer(answer)
+        self._connection.end_express(text)
+
+    def held(self) -> bytes:
+        """What was received while a completion was under way; asked for once it is answered."""
+        data, self._held = self._held, b""
+        return data
+
+
+def completion_text(completion: Completion, flow_id: str, step_id: str) -> str:
+    """The body of the 200. Nothing in it needs escaping: ids and words are of patterns without quotes."""
+    recorded_at = completion.recorded_text
+    return (
+        f'{{"verdict":"{completion.verdict._value_}","status":"{completion.status._value_}","flow_id":"{flow_id}",'
+        f'"step_id":"{step_id}","recorded_at":{recorded_at}}}'
+    )
+
+
+def _error_answer(error: Exception) -> bytes:
+    """A refusal as bytes, the same as the ordinary way would write it."""
+    known = error if isinstance(error, CounterfoilError) else InternalError()
+    response: web.Response = problem_response(known)
+    body = response.body if isinstance(response.body, bytes) else b""
+    lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in response.headers.items() if name.lower() != "content-length"]
+    lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

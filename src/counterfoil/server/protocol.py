@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from aiohttp import web
-from aiohttp.http import HttpVersion10
+from aiohttp.http import HttpRequestParser, HttpVersion10
 from aiohttp.http_exceptions import (
     BadStatusLine,
     HttpProcessingError,
@@ -26,7 +26,7 @@ from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from counterfoil.domain.errors import BadRequest, InternalError
 from counterfoil.observability.logging import ACCESS_LOGGER, AccessLogger
-from counterfoil.server.express import Complete, express
+from counterfoil.server.express import ExpressParser, Take
 from counterfoil.server.problems import answer_for, problem_response
 
 log = structlog.get_logger(__name__)
@@ -46,16 +46,46 @@ _FAULTS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Protocol(RequestHandler):
-    """One connection. Answers what cannot be parsed, and keeps aiohttp's log free of what was sent."""
+    """One connection.
 
-    __slots__ = ()
+    Answers what cannot be parsed, keeps aiohttp's log free of what was sent, and lets completions go by the express
+    lane; while one is under way, the connection counts as handling a request.
+    """
+
+    __slots__ = ("_express",)
+
+    def __init__(self, manager: web.Server, *, take: Take | None, **kwargs: Any) -> None:
+        super().__init__(manager, **kwargs)
+        self._express: ExpressParser | None = None
+        if take is not None:
+            self._express = ExpressParser(self._parser, self, take)
+            self._parser = cast(HttpRequestParser, self._express)
+
+    def is_idle(self) -> bool:
+        return self._waiter is not None and not self._waiter.done() and not self._messages and not self._close
+
+    def begin_express(self) -> None:
+        self._request_in_progress = True
+
+    def end_express(self, answer: bytes) -> None:
+        self._request_in_progress = False
+        if self._handler_waiter is not None:
+            self._handler_waiter.set_result(None)
+        self._keepalive = True
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(answer)
+        if self._express is not None and (held := self._express.held()):
+            self.data_received(held)
 
     def handle_error(
         self,
         request: web.BaseRequest,
         status: int = 500,
         exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 - it may repeat the request line
+        message: str | None = None,
     ) -> web.StreamResponse:
         """Answer a request that never reached the application, or whose client has gone."""
         if request.writer.output_size > 0:
@@ -69,7 +99,7 @@ class Protocol(RequestHandler):
         response.force_close()
         return response
 
-    def log_exception(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def log_exception(self, *args: Any, **kwargs: Any) -> None:
         """An error of the protocol itself: where it happened, without the text, which may hold what was sent."""
         error = kwargs.get("exc_info")
         if isinstance(error, RequestPayloadError | HttpProcessingError | ConnectionError):
@@ -85,8 +115,10 @@ class Protocol(RequestHandler):
 class Server(web.Server):
     """Makes a ``Protocol`` for each connection."""
 
+    take: Take | None = None
+
     def __call__(self) -> RequestHandler:
-        return Protocol(self, loop=self._loop, **self._kwargs)
+        return Protocol(self, take=self.take, loop=self._loop, **self._kwargs)
 
 
 class Runner(web.AppRunner):
@@ -95,17 +127,18 @@ class Runner(web.AppRunner):
     Without ``access_log`` nothing is logged per request (and nothing is spent on it).
     """
 
-    __slots__ = ("_complete",)
+    __slots__ = ("_take",)
 
     def __init__(
         self,
         app: web.Application,
         *,
-        complete: Complete | None = None,
+        take: Take | None = None,
         access_log: bool = False,
         shutdown_timeout: float = 10.0,
     ) -> None:
-        self._complete = complete
+        # The lane writes no access log, so with one every request goes the ordinary way.
+        self._take = None if access_log else take
         super().__init__(
             app,
             access_log_class=AccessLogger,
@@ -116,13 +149,14 @@ class Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
-        handle = plain.request_handler if self._complete is None else express(plain.request_handler, self._complete)
-        return Server(
-            answering(handle),
+        server = Server(
+            answering(plain.request_handler),
             request_factory=plain.request_factory,
             loop=plain._loop,  # noqa: SLF001 - the pieces of aiohttp's server, put together with our protocol
             **plain._kwargs,  # noqa: SLF001
         )
+        server.take = self._take
+        return server
 
 
 def answering(handle: _Handle) -> _Handle:

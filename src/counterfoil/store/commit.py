@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -28,7 +29,9 @@ from counterfoil.store.world import Changes, Needs, NotLoaded, World
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 Answer = TypeVar("Answer")
-_Entry = tuple["Command[Any]", "asyncio.Future[Any]"]
+Resolve = Callable[[Any], None]
+"""Told what became of a command: its answer, or the error that refused it."""
+_Entry = tuple["Command[Any]", Resolve]
 
 log = structlog.get_logger(__name__)
 
@@ -119,14 +122,20 @@ class GroupCommit:
 
     async def submit(self, command: Command[Answer]) -> Answer:
         """Decide and commit a command; returns its answer once it is durable, or raises its refusal."""
-        if self._closed:
-            raise Unavailable("the engine is stopping, send it again to the next one")
-        if len(self._queue) >= self._backlog_limit:
-            raise Unavailable("too much is waiting to be written, send it again later")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._queue.append((command, future))
-        self._wake.set()
+        if not self.enqueue(command, partial(_settle_future, future)):
+            if self._closed:
+                raise Unavailable("the engine is stopping, send it again to the next one")
+            raise Unavailable("too much is waiting to be written, send it again later")
         return await future
+
+    def enqueue(self, command: Command[Answer], resolve: Callable[[Answer | CounterfoilError], None]) -> bool:
+        """The same without waiting: ``resolve`` is called once the command is durable or refused. False: no room."""
+        if self._closed or len(self._queue) >= self._backlog_limit:
+            return False
+        self._queue.append((command, resolve))
+        self._wake.set()
+        return True
 
     async def _run(self) -> None:
         while True:
@@ -142,7 +151,7 @@ class GroupCommit:
                 await self._process(batch)
             except StoreFailure as failure:
                 self._metrics.store_failed()
-                log.error("store_unavailable", reason=str(failure), commands=len(batch))
+                log.error("store_unavailable", reason=str(failure), commands=len(batch))  # noqa: TRY400 (no bug: no trace)
                 _fail(batch, Unavailable("the store cannot be written now, send it again later"))
             except Exception:
                 log.exception("batch_failed", commands=len(batch))
@@ -166,14 +175,12 @@ class GroupCommit:
             with suppress(StoreFailure):
                 await transaction.rollback()
             raise
-        self.committed(world)
-        for (_, future), answer in zip(batch, answers, strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, BaseException):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+        try:
+            self.committed(world)
+        except Exception:  # what is durable is answered so, whatever follows from it
+            log.exception("follow_up_failed", commands=len(batch))
+        for (_, resolve), answer in zip(batch, answers, strict=True):
+            _tell(resolve, answer)
         self._metrics.committed(len(batch), time.perf_counter() - started)
         self._metrics.set_backlog(len(self._queue))
 
@@ -182,6 +189,7 @@ class GroupCommit:
         now = world.changes.at = self._clock()
         answers: list[Any] = [None] * len(batch)
         undecided = list(range(len(batch)))
+        looked_for: set[tuple[str, str]] = set()
         while undecided:
             missed = Needs()
             again = []
@@ -190,6 +198,10 @@ class GroupCommit:
                     answers[index] = batch[index][0].decide(world, now)
                 except NotLoaded as missing:
                     world.discard()
+                    if (missing.kind, missing.key) in looked_for:  # it is not there: looking again would never end
+                        log.exception("record_missing", command=type(batch[index][0]).__name__, missing=str(missing))
+                        answers[index] = InternalError()
+                        continue
                     getattr(missed, missing.kind).add(missing.key)
                     again.append(index)
                 except CounterfoilError as refusal:
@@ -202,12 +214,29 @@ class GroupCommit:
                 else:
                     world.keep()
             if again:
+                looked_for.update((kind, key) for kind, keys in vars(missed).items() for key in keys)
                 await transaction.load(missed, world)
             undecided = again
         return answers
 
 
 def _fail(batch: list[_Entry], error: CounterfoilError) -> None:
-    for _, future in batch:
-        if not future.done():
-            future.set_exception(error)
+    for _, resolve in batch:
+        _tell(resolve, error)
+
+
+def _tell(resolve: Resolve, answer: Any) -> None:
+    """One that cannot be told must not keep the others from being told, nor the writer from going on."""
+    try:
+        resolve(answer)
+    except Exception:
+        log.exception("answer_lost")
+
+
+def _settle_future(future: asyncio.Future[Any], answer: Any) -> None:
+    if future.done():  # whoever asked has gone
+        return
+    if isinstance(answer, CounterfoilError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)

@@ -51,6 +51,7 @@ class Needs:
     """Cancel calls."""
     active_counts: set[str] = field(default_factory=set)
     """Steps whose active work items must be counted, because they may only be so many."""
+
     def any(self) -> bool:
         return any(vars(self).values())
 
@@ -314,7 +315,7 @@ class World:
             changes.current[step_id] = version
             self._current[step_id] = None if version is None else version.version
             if version is not None:
-                self._versions[version.version] = version
+                self._versions[version.version] = changes.versions[version.version] = version
         changes.events.extend(self._draft_events)
         self._clear()
 
@@ -370,9 +371,11 @@ class Changes:
     steps: dict[tuple[str, str], StepRun] = field(default_factory=dict)
     work: dict[str, Work] = field(default_factory=dict)
     inputs: dict[str, FlowInputs] = field(default_factory=dict)
-    new: NewKeys = field(default_factory=lambda: NewKeys())
+    new: NewKeys = field(default_factory=NewKeys)
     calls: dict[str, CancelCall | None] = field(default_factory=dict)
     current: dict[str, StepVersion | None] = field(default_factory=dict)
+    versions: dict[str, StepVersion] = field(default_factory=dict)
+    """Every version that was current at some moment of the batch: a flow of the batch may have started with it."""
     events: list[Event] = field(default_factory=list)
     at: int = 0
     """The time of the batch."""

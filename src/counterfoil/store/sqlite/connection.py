@@ -26,9 +26,11 @@ class Connection(aiosqlite.Connection):
     A batch is one trip to the thread instead of one for each statement: under load a trip costs more than a statement.
     """
 
-    async def run(self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         try:
-            return await self._execute(function, self._conn, *args, **kwargs)  # type: ignore[no-any-return]
+            return await self._execute(function, self._conn, *args, **kwargs)  # type: ignore[no-any-return, no-untyped-call]
         except (sqlite3.Error, ValueError) as error:
             raise StoreFailure(str(error) or type(error).__name__) from error
 
@@ -57,10 +59,12 @@ async def _open(path: Path, mode: str, prepare: Callable[[sqlite3.Connection], N
             raise
         return connection
 
+    connection = Connection(connect, iter_chunk_size=64)
     try:
-        return await Connection(connect, iter_chunk_size=64)
+        await connection
     except sqlite3.Error as error:
         raise StoreFailure(f"{path}: {error}") from error
+    return connection
 
 
 def _prepare_writer(connection: sqlite3.Connection) -> None:

@@ -86,9 +86,7 @@ def _records(connection: sqlite3.Connection, flow_ids: list[str]) -> dict[str, F
     for row in ask("load_work", (orjson.dumps(work_ids).decode(),)):
         work, _, _ = read_work(row)
         flows[work.flow_id].work[work.work_id] = work
-    for event_type, at, flow_id, step_id, work_id, attempt, data in connection.execute(
-        QUERIES["doctor_journal"], keys
-    ):
+    for event_type, at, flow_id, step_id, work_id, attempt, data in connection.execute(QUERIES["doctor_journal"], keys):
         event = Event(EventType(event_type), at, flow_id, step_id, work_id, attempt, parse_json(data))
         flows[flow_id].events.append(event)
     return flows

@@ -42,7 +42,7 @@ def fresh_schema() -> str:
 
 
 def _apply(connection: sqlite3.Connection, script: str, version: int, now: int) -> None:
-    note = f"INSERT INTO schema_version (version, applied_at) VALUES ({version:d}, {now:d});"
+    note = f"INSERT INTO schema_version (version, applied_at) VALUES ({version:d}, {now:d});"  # noqa: S608 (numbers)
     try:
         connection.executescript(f"BEGIN IMMEDIATE;\n{script}\n{note}\nCOMMIT;")
     except sqlite3.Error:

@@ -27,8 +27,11 @@ _BROKEN = ("malformed", "not a database", "disk I/O error", "unable to open", "c
 
 
 class SqliteStore:
-    """See store/protocol.py. A file beside the database is locked while a process serves it: two writers of one
-    file would each take the other's dispatches for those of a dead process."""
+    """See store/protocol.py.
+
+    A file beside the database is locked while a process serves it: two writers of one file would each take the
+    other's dispatches for those of a dead process.
+    """
 
     def __init__(self, path: Path, clock: Clock, defaults: WorkDefaults, readers: int = 2) -> None:
         self.path = path

@@ -109,6 +109,12 @@ def _fill(world: World, needs: Needs, found: dict[str, str], defaults: WorkDefau
         world.add_call(call.call_id, call)
     for step_id, count in rows_of("count_active"):
         world.add_active_count(step_id, count)
+    _note_missing(world, needs)
+    world.know_open(needs.open_flows)
+
+
+def _note_missing(world: World, needs: Needs) -> None:
+    """What was asked for and not found does not exist: deciding it again would ask in vain."""
     for work_id in needs.work:
         world.add_work(work_id, None)
     for flow_id in needs.flows:
@@ -117,7 +123,6 @@ def _fill(world: World, needs: Needs, found: dict[str, str], defaults: WorkDefau
         world.add_current(step_id, None)
     for call_id in needs.calls:
         world.add_call(call_id, None)
-    world.know_open(needs.open_flows)
 
 
 def _write(connection: sqlite3.Connection, statements: list[Statement]) -> None:
@@ -144,7 +149,7 @@ def bulk_statements(changes: Changes) -> list[Statement]:
 
     versions = [version for version in changes.current.values() if version is not None]
     if changes.current:
-        bulk("insert_version", [_version_row(version) for version in versions], exact=False)
+        bulk("insert_version", [_version_row(version) for version in changes.versions.values()], exact=False)
         bulk("put_step", [(v.step_id, v.version, changes.at, changes.at) for v in versions])
         removed = [(step_id,) for step_id, version in changes.current.items() if version is None]
         bulk("delete_step", removed, exact=False)

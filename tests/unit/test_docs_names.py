@@ -1,0 +1,113 @@
+"""Names that the documentation uses are names that the code knows: codes, variables, metrics, routes, commands."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import cast
+
+import click
+import pytest
+
+from counterfoil.cli.main import cli
+from counterfoil.domain.errors import error_types
+from counterfoil.domain.events import EventType
+from counterfoil.domain.replies import ReplyCode
+from counterfoil.engine import Engine
+from counterfoil.engine.wakeups import SweepName
+from counterfoil.observability.metrics import Metrics
+from counterfoil.server.app import api_routes
+from counterfoil.settings import CLIENT_VARIABLES, ROLES, describe_settings
+from tests.pages import PAGES, ROOT
+
+SOURCE = ROOT / "src" / "counterfoil"
+REFERENCE = ROOT / "docs" / "reference"
+_CODE = re.compile(r"[A-Z][A-Z0-9]*(?:_+[A-Z0-9]+)+")
+_INLINE = re.compile(r"`([^`\n]+)`")
+
+
+def constants(path: Path) -> set[str]:
+    """Every text in a module that looks like an error code."""
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {text for text in texts if re.fullmatch(r"[A-Z_]{4,}", text)}
+
+
+def first_cells(page: Path, heading: str) -> list[str]:
+    """What the first column of the table under a heading names in backticks."""
+    text = page.read_text("utf-8")
+    part = text[text.index(heading) :]
+    rows = re.findall(r"^\|(.+?)\|", part, re.MULTILINE)
+    return [name for row in rows for name in _INLINE.findall(row)]
+
+
+WORK_CODES = constants(SOURCE / "domain" / "work.py") | constants(SOURCE / "engine" / "expire.py")
+API_CODES = {error.code for error in error_types()}
+VARIABLES = {item.variable for item in describe_settings()} | CLIENT_VARIABLES | {"COUNTERFOIL_CONFIG"}
+ROUTES = [re.sub(r"\{\w+\}", "[^/]+", route.path) for route in api_routes(cast(Engine, None))]
+METRICS = set(re.findall(r"^# TYPE (counterfoil_\w+) ", Metrics().render()[0].decode(), re.MULTILINE))
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@every_page
+def test_codes_and_variables_exist(page: Path) -> None:
+    known = API_CODES | WORK_CODES | {str(code) for code in ReplyCode} | VARIABLES | {"WEBHOOK_BASE_URL"}
+    used = set(_CODE.findall(page.read_text("utf-8")))
+    assert used - known <= {"FLOW_ID", "STEP_ID", "WORK_ID"}, "these are arguments of commands, all else must exist"
+
+
+@every_page
+def test_metrics_exist(page: Path) -> None:
+    assert set(re.findall(r"\bcounterfoil_\w+", page.read_text("utf-8"))) <= METRICS
+
+
+@every_page
+def test_routes_exist(page: Path) -> None:
+    text = re.sub(r":9000/\S*", "", page.read_text("utf-8"))  # the worker's own paths
+    for path in set(re.findall(r"/(?:api/v1|webhook)/[\w{}/.:~-]*[\w}]", text)):
+        assert any(re.fullmatch(route, path) for route in ROUTES), path
+
+
+@every_page
+def test_commands_exist(page: Path) -> None:
+    for line in re.findall(r"(?:^|`|\$\()counterfoil ([a-z]+(?: [a-z]+)?)\b", page.read_text("utf-8"), re.MULTILINE):
+        name, _, child = line.partition(" ")
+        command = cli.commands.get(name)
+        assert command is not None, line
+        if isinstance(command, click.Group) and child:
+            assert child in command.commands, line
+
+
+def test_the_reference_of_errors_has_the_codes_of_work() -> None:
+    listed = first_cells(REFERENCE / "errors.md", "What comes from reports and clocks")
+    assert set(listed) == WORK_CODES
+    assert len(listed) == len(WORK_CODES)
+
+
+def test_the_reference_of_the_journal_has_every_event() -> None:
+    listed = first_cells(REFERENCE / "journal.md", "| type | what happened")
+    assert set(listed) == {str(kind) for kind in EventType}
+    assert len(listed) == len(EventType)
+
+
+def test_the_reference_of_metrics_has_every_sweep() -> None:
+    text = (REFERENCE / "metrics.md").read_text("utf-8")
+    assert all(f"`{name}`" in text for name in SweepName)
+
+
+def test_the_page_for_operators_has_every_invariant_of_the_doctor() -> None:
+    found: set[str] = set()
+    for path in (SOURCE / "store" / "doctor.py", SOURCE / "store" / "sqlite" / "doctor.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
+                assert isinstance(node.args[0], ast.Constant)
+                found.add(str(node.args[0].value))
+    assert set(first_cells(ROOT / "docs" / "how-to" / "operate.md", "| invariant |")) == found
+
+
+def test_the_page_on_deployment_has_every_role() -> None:
+    text = (ROOT / "docs" / "how-to" / "deploy.md").read_text("utf-8")
+    part = text[text.index("| role | may |") : text.index("The webhook takes no key")]
+    assert tuple(_INLINE.findall(part)) == ROLES
