@@ -129,7 +129,7 @@ class Counterfoil:
             await self._runner.setup()
             cleanup.push_async_callback(self._runner.cleanup)
             self.url = await self._listen()
-            self.engine.context.webhook_base_url = self.settings.webhook_base_url or self.url
+            self.engine.context.webhook_base_url = self.settings.webhook_base_url or self._own_address()
             self._sweeps.start()
             cleanup.pop_all()
 
@@ -145,6 +145,15 @@ class Counterfoil:
         address = self._runner.addresses[0]
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{address[1]}"
+
+    def _own_address(self) -> str:
+        """Where workers find this engine, as far as it can know: an address that stands for all names none of them."""
+        for everywhere, here in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
+            if everywhere in self.url:
+                address = self.url.replace(everywhere, here)
+                log.warning("webhook_base_url_unset", workers_are_told=address, remedy="set WEBHOOK_BASE_URL")
+                return address
+        return self.url
 
     async def _close_server(self) -> None:
         await self._runner.cleanup()
@@ -169,7 +178,7 @@ def serve(settings: Settings) -> int:
     try:
         return run(serve_until_signalled(settings))
     except StartFailure as failure:
-        print(f"counterfoil: {failure}", file=sys.stderr)
+        print(f"error: {failure}", file=sys.stderr)
         return 1
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
-from typing import Any
 
 import orjson
 import pytest
@@ -13,12 +11,13 @@ import pytest
 from counterfoil.testing import Received, StepEndpoint
 from tests.acceptance.conftest import ClientOf
 from tests.acceptance.processes import EngineProcess
+from tests.rawhttp import RawAnswer, post_bytes, raw_connection
 from tests.wire import Api
 
 RECEIPTS = 1000
 CONTENDERS = 50
 BATCH = 25
-LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+"""Posts that one connection has under way at once."""
 
 
 async def start_all(api: Api, endpoint: StepEndpoint, count: int) -> list[Received]:
@@ -29,34 +28,20 @@ async def start_all(api: Api, endpoint: StepEndpoint, count: int) -> list[Receiv
     return endpoint.requests("/job")
 
 
-def request_bytes(received: Received, host: str, contender: int) -> bytes:
-    """A POST as it goes over the wire: every contender reports a result of its own, some of them failures."""
-    body = orjson.dumps({"success": contender % 5 != 0, "outputs": {"contender": contender}})
-    path = "/" + received.webhook_url.split("/", 3)[3]
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+def result_of(contender: int) -> bytes:
+    """Every contender reports a result of its own, some of them failures."""
+    return orjson.dumps({"success": contender % 5 != 0, "outputs": {"contender": contender}})
 
 
-async def read_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = LENGTH.search(head)
-    assert length, head
-    return int(head[9:12]), orjson.loads(await reader.readexactly(int(length[1])))
-
-
-async def contend(host: str, contender: int, receipts: list[Received]) -> list[tuple[int, dict[str, Any]]]:
+async def contend(url: str, contender: int, receipts: list[Received]) -> list[RawAnswer]:
     """One of fifty connections: it posts its own result for every receipt, in the same order as all the others."""
-    name, port = host.split(":")
-    reader, writer = await asyncio.open_connection(name, int(port))
     answers = []
-    for start in range(0, len(receipts), BATCH):
-        batch = receipts[start : start + BATCH]
-        writer.write(b"".join(request_bytes(received, host, contender) for received in batch))
-        answers += [await read_answer(reader) for _ in batch]
-    writer.close()
-    await writer.wait_closed()
+    async with raw_connection(url) as connection:
+        for start in range(0, len(receipts), BATCH):
+            batch = receipts[start : start + BATCH]
+            requests = (post_bytes(received.webhook_url, result_of(contender)) for received in batch)
+            connection.send(b"".join(head + body for head, body in requests))
+            answers += [await connection.answer() for _ in batch]
     return answers
 
 
@@ -66,19 +51,18 @@ async def test_one_of_fifty_results_wins_for_each_of_a_thousand_receipts(
 ) -> None:
     api = client_of(engine)
     receipts = await start_all(api, endpoint, RECEIPTS)
-    host = engine.url.removeprefix("http://")
-    columns = await asyncio.gather(*(contend(host, contender, receipts) for contender in range(CONTENDERS)))
+    columns = await asyncio.gather(*(contend(engine.url, contender, receipts) for contender in range(CONTENDERS)))
     winners: dict[str, int] = {}
     told: Counter[str] = Counter()
     for place, received in enumerate(receipts):
         answers = [columns[contender][place] for contender in range(CONTENDERS)]
-        accepted = [contender for contender, (status, _) in enumerate(answers) if status == 200]
-        assert len(accepted) == 1, [status for status, _ in answers]
-        assert answers[accepted[0]][1]["verdict"] == "accepted"
-        for contender, (status, body) in enumerate(answers):
+        accepted = [contender for contender, answer in enumerate(answers) if answer.status == 200]
+        assert len(accepted) == 1, [answer.status for answer in answers]
+        assert answers[accepted[0]].body["verdict"] == "accepted"
+        for contender, answer in enumerate(answers):
             if contender != accepted[0]:
-                error = body["error"]
-                assert (status, error["code"]) == (400, "CONFLICTING_RESULT")
+                error = answer.body["error"]
+                assert (answer.status, error["code"]) == (400, "CONFLICTING_RESULT")
                 assert error["details"]["same_result"] is False
                 told[error["details"]["status"]] += 1
         winners[received.metadata["flow_id"]] = accepted[0]

@@ -10,6 +10,7 @@ import pytest
 
 from counterfoil.testing import Answer, Received, StepEndpoint
 from tests.acceptance.conftest import NewEngine
+from tests.rawhttp import post_bytes, raw_connection
 from tests.wire import JSON, Api
 
 ADMIN = "an-admin-secret-0123456789"
@@ -114,3 +115,26 @@ async def test_lines_are_json_when_nobody_watches(
     of_flow = [document for document in documents if document.get("flow_id") == flow_id]
     assert of_flow
     assert any({"step_id", "work_id", "attempt"} <= set(document) for document in of_flow)
+
+
+async def test_the_access_log_knows_every_request(
+    new_engine: NewEngine, endpoint: StepEndpoint, session: aiohttp.ClientSession
+) -> None:
+    """Accepted and refused completions, reads and starts alike: one line each, the token blanked out."""
+    engine = new_engine(access_log="true")
+    await engine.start()
+    api = Api(session, engine.url)
+    await api.put_step("job", endpoint.url("/job"))
+    flow_id = await api.start("job")
+    received = await endpoint.received("/job")
+    async with raw_connection(engine.url) as connection:
+        for content, status in ((b'{"success": true}', 200), (b'{"success": true}', 400), (b"{", 422)):
+            connection.send(b"".join(post_bytes(received.webhook_url, content)))
+            assert (await connection.answer()).status == status
+    assert await engine.stop() == 0
+    written = engine.output()
+    lines = [line for line in written.splitlines() if f"/webhook/{flow_id}/job/" in line]
+    assert len(lines) == 3, lines
+    for line, status in zip(lines, (200, 400, 422), strict=True):
+        assert str(status) in line
+    assert received.token not in written

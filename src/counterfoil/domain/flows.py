@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,12 +27,12 @@ class StartFlow(BaseModel):
     metadata: Annotated[dict[str, Any], Field(max_length=128)] = {}
     labels: Annotated[dict[LabelKey, LabelText], Field(max_length=32)] = {}
     idempotency_key: NotYet = None
-    on_conflict: str = "reject"
+    on_conflict: Literal["reject"] = "reject"
     retain_key_for: str | int | None = "24h"
     init_keys: NotYet = None
     deadline_ms: NotYet = None
-    on_deadline: str | None = None
-    compensate: bool | None = None
+    on_deadline: NotYet = None
+    compensate: Literal[False] | None = None
 
 
 def arguments_for(definition: StepDefinition, init: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from counterfoil.domain.model import StepVersion, Work
 from counterfoil.domain.results import Heartbeat, StepResult, same_result
 from counterfoil.domain.retry import backoff_ms, retries_left
 from counterfoil.domain.states import FINAL_WORK, WorkStatus
+from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import optional_rfc3339
 
 SYNC_GRACE_MS = 5_000
@@ -47,9 +48,8 @@ def dispatch(work: Work, step: StepVersion, owner: str, now: int) -> Event:
     """The intent to send the next attempt: committed before any byte leaves."""
     rules = step.work
     if step.definition.kind == "async":
-        wait = min(rules.deadline_ms, rules.heartbeat_timeout_ms or rules.deadline_ms)
-        deadline_at: int | None = now + wait
-        due_at = now + wait
+        deadline_at: int | None = now + _patience_ms(rules)
+        due_at = now + _patience_ms(rules)
     else:
         deadline_at = None
         due_at = now + rules.ack_timeout_ms + SYNC_GRACE_MS
@@ -62,6 +62,11 @@ def dispatch(work: Work, step: StepVersion, owner: str, now: int) -> Event:
         "due_at": due_at,
     }
     return event
+
+
+def _patience_ms(rules: WorkDefaults) -> int:
+    """How long silence is borne: the callback deadline, or the heartbeat timeout where that is shorter."""
+    return min(rules.deadline_ms, rules.heartbeat_timeout_ms or rules.deadline_ms)
 
 
 def acknowledge(work: Work, now: int, http_status: int | None, note: str | None) -> Event:
@@ -146,7 +151,7 @@ def beat(work: Work, heartbeat: Heartbeat, step: StepVersion, now: int) -> list[
     refuse_if_closed(work, None)
     deadline_at = None
     if work.status is WorkStatus.ACTIVE and work.deadline_at is not None:
-        deadline_at = max(work.deadline_at, now + (step.work.heartbeat_timeout_ms or step.work.deadline_ms))
+        deadline_at = max(work.deadline_at, now + _patience_ms(step.work))
     data = {"progress": heartbeat.progress, "message": heartbeat.message, "deadline_at": deadline_at}
     return [work_event(work, EventType.WORK_HEARTBEAT, now, data)]
 

@@ -19,7 +19,7 @@ from counterfoil.domain.events import EventType
 from counterfoil.domain.flows import arguments_for
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.model import FlowInputs, StepVersion, Work
-from counterfoil.domain.replies import Acknowledged, Failed, NotCompleted, Outcome, Reply, classify
+from counterfoil.domain.replies import Acknowledged, Delivery, Failed, NotCompleted, Outcome, Reply, classify
 from counterfoil.domain.settle import settle
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.time import optional_rfc3339, rfc3339
@@ -85,7 +85,7 @@ class RecordReply:
                 via="response",
             )
             world.record(event)
-            word = "not_delivered" if outcome.delivery == "not_delivered" else str(outcome.delivery)
+            word = "not_completed" if outcome.delivery is Delivery.ANSWERED else str(outcome.delivery)
         elif isinstance(outcome, Failed):
             world.record(fail(work, now, outcome.code, outcome.message, "response"))
             word = "failed"

@@ -39,7 +39,7 @@ class RequeueSweep:
         if not ready:
             return 0
         random.shuffle(ready)
-        room = min(limit, slots.free())
+        room = min(limit, slots.free(), sum(slots.free_to(host) for host in {host_of(lane) for lane in ready}))
         share = max(1, room // len(ready))
         lanes_text = orjson.dumps(ready).decode()
         found = await engine.store.read("find_claimable", lanes=lanes_text, now=now, share=share, limit=room)

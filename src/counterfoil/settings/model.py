@@ -68,7 +68,9 @@ class Settings(BaseSettings):
         description="Secrets that sign receipts, comma separated, the first signs; empty: generated once.",
     )
     signing_secret: str = Field(
-        "", repr=False, description="Standard Webhooks secret, whsec_<base64>, of dispatches and signed completions."
+        "",
+        repr=False,
+        description="Standard Webhooks secrets, whsec_<base64>, comma separated, of dispatches and signed completions.",
     )
     max_body_bytes: Whole = Field(_MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="Largest request body taken.")
     max_response_bytes: Whole = Field(
@@ -163,12 +165,13 @@ class Settings(BaseSettings):
     @field_validator("signing_secret")
     @classmethod
     def _is_a_signing_secret(cls, value: str) -> str:
-        try:
-            decoded = base64.b64decode(value.removeprefix("whsec_"), validate=True)
-        except (binascii.Error, ValueError):
-            decoded = b""
-        if value and (not value.startswith("whsec_") or not decoded):
-            raise refused("must be whsec_ and then base64, padding included, or empty")
+        for secret in value.split(",") if value else ():
+            try:
+                decoded = base64.b64decode(secret.strip().removeprefix("whsec_"), validate=True)
+            except (binascii.Error, ValueError):
+                decoded = b""
+            if not secret.strip().startswith("whsec_") or not decoded:
+                raise refused("must be whsec_ and then base64, padding included; several comma separated, or empty")
         return value
 
     @field_validator("egress_allow", "egress_deny")

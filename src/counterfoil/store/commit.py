@@ -4,7 +4,8 @@ The protocol. Commands wait in a bounded queue. The writer takes all that are th
 lets each decide against the same world, writes the sum of the changes and commits; only then is any of them answered.
 Whatever arrives meanwhile goes into the next batch, so one disk flush serves as many commands as there are.
 
-- Durable when answered: a future resolves after the commit that holds its change, never before.
+- Durable when answered: a command is answered after the commit that holds its change, never before.
+- What was committed is acted upon (``committed``) before the next batch begins; it is answered while that one runs.
 - A refused command leaves no trace (its drafts are discarded) and is answered with its refusal.
 - A failed load or commit fails the whole batch with ``Unavailable``: nothing of it was written, all may be sent again.
 - Who wins a race: the command that is earlier in the queue. Within a batch the second sees what the first did.
@@ -15,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -25,13 +25,10 @@ import structlog
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable
 from counterfoil.domain.model import StepVersion
 from counterfoil.domain.time import Clock
-from counterfoil.store.world import Changes, Needs, NotLoaded, World
+from counterfoil.store.batch import Batch, Command, Resolve
+from counterfoil.store.world import World
 
-Answer_co = TypeVar("Answer_co", covariant=True)
 Answer = TypeVar("Answer")
-Resolve = Callable[[Any], None]
-"""Told what became of a command: its answer, or the error that refused it."""
-_Entry = tuple["Command[Any]", Resolve]
 
 log = structlog.get_logger(__name__)
 
@@ -44,20 +41,15 @@ class GuardRefused(Exception):
     """A row was not in the state that the decision saw: a bug, or another program writes to the database."""
 
 
-class Command(Protocol[Answer_co]):
-    """Something that changes state: names what it needs, then decides. Deciding is pure but for the world's drafts."""
+class Backend(Protocol):
+    """What group commit needs of a database."""
 
-    def needs(self, needs: Needs) -> None: ...
+    def execute(self, batch: Batch) -> Awaitable[None]:
+        """Begin at once: load what the batch needs, let it decide until it misses nothing, write its changes, commit.
 
-    def decide(self, world: World, now: int) -> Answer_co: ...
-
-
-class Transaction(Protocol):
-    """One transaction of a backend. Every method raises StoreFailure when the database fails."""
-
-    async def load(self, needs: Needs, world: World) -> None: ...
-    async def commit(self, changes: Changes) -> None: ...
-    async def rollback(self) -> None: ...
+        The awaitable ends with the commit, or raises StoreFailure, and then nothing was written.
+        """
+        ...
 
 
 class CommitMetrics(Protocol):
@@ -66,12 +58,6 @@ class CommitMetrics(Protocol):
     def committed(self, batch_size: int, seconds: float) -> None: ...
     def set_backlog(self, commands: int) -> None: ...
     def store_failed(self) -> None: ...
-
-
-class Backend(Protocol):
-    """What group commit needs of a database."""
-
-    async def begin(self, needs: Needs, world: World) -> Transaction: ...
 
 
 class GroupCommit:
@@ -93,7 +79,7 @@ class GroupCommit:
         self._versions = versions
         self._backlog_limit = backlog_limit
         self._batch_limit = batch_limit
-        self._queue: deque[_Entry] = deque()
+        self._queue: deque[tuple[Command[Any], Resolve]] = deque()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -138,99 +124,49 @@ class GroupCommit:
         return True
 
     async def _run(self) -> None:
+        unanswered: Batch | None = None
         while True:
-            if not self._queue:
-                if self._closed:
-                    return
+            if self._queue:
+                batch = self._next_batch()
+                execution = self._backend.execute(batch)
+                if unanswered is not None:
+                    unanswered.answer()
+                await self._finish(batch, execution)
+                unanswered = batch
+            elif unanswered is not None:
+                unanswered.answer()
+                unanswered = None
+            elif self._closed:
+                return
+            else:
                 self._wake.clear()
                 await self._wake.wait()
-                continue
-            count = min(len(self._queue), self._batch_limit)
-            batch = [self._queue.popleft() for _ in range(count)]
-            try:
-                await self._process(batch)
-            except StoreFailure as failure:
-                self._metrics.store_failed()
-                log.error("store_unavailable", reason=str(failure), commands=len(batch))  # noqa: TRY400 (no bug: no trace)
-                _fail(batch, Unavailable("the store cannot be written now, send it again later"))
-            except Exception:
-                log.exception("batch_failed", commands=len(batch))
-                _fail(batch, InternalError())
 
-    async def _process(self, batch: list[_Entry]) -> None:
-        started = time.perf_counter()
-        needs = Needs()
+    def _next_batch(self) -> Batch:
+        count = min(len(self._queue), self._batch_limit)
         world = World(self._versions)
         self.prepare(world)
-        for command, _ in batch:
-            command.needs(needs)
-        transaction = await self._backend.begin(needs, world)
+        return Batch([self._queue.popleft() for _ in range(count)], world, self._clock)
+
+    async def _finish(self, batch: Batch, execution: Awaitable[None]) -> None:
+        """Wait for the commit and act upon it; a failure becomes the answer of every command in the batch."""
+        started = time.perf_counter()
         try:
-            answers = await self._decide(batch, world, transaction)
-            if world.changes.any():
-                await transaction.commit(world.changes)
-            else:
-                await transaction.rollback()
-        except BaseException:
-            with suppress(StoreFailure):
-                await transaction.rollback()
-            raise
-        try:
-            self.committed(world)
-        except Exception:  # what is durable is answered so, whatever follows from it
-            log.exception("follow_up_failed", commands=len(batch))
-        for (_, resolve), answer in zip(batch, answers, strict=True):
-            _tell(resolve, answer)
-        self._metrics.committed(len(batch), time.perf_counter() - started)
+            await execution
+        except StoreFailure as failure:
+            self._metrics.store_failed()
+            log.error("store_unavailable", reason=str(failure), commands=len(batch))  # noqa: TRY400 (no bug: no trace)
+            batch.fail(Unavailable("the store cannot be written now, send it again later"))
+        except Exception:
+            log.exception("batch_failed", commands=len(batch))
+            batch.fail(InternalError())
+        else:
+            try:
+                self.committed(batch.world)
+            except Exception:  # what is durable is answered so, whatever follows from it
+                log.exception("follow_up_failed", commands=len(batch))
+            self._metrics.committed(len(batch), time.perf_counter() - started)
         self._metrics.set_backlog(len(self._queue))
-
-    async def _decide(self, batch: list[_Entry], world: World, transaction: Transaction) -> list[Any]:
-        """Decide every command; those that missed something are decided again once it is loaded."""
-        now = world.changes.at = self._clock()
-        answers: list[Any] = [None] * len(batch)
-        undecided = list(range(len(batch)))
-        looked_for: set[tuple[str, str]] = set()
-        while undecided:
-            missed = Needs()
-            again = []
-            for index in undecided:
-                try:
-                    answers[index] = batch[index][0].decide(world, now)
-                except NotLoaded as missing:
-                    world.discard()
-                    if (missing.kind, missing.key) in looked_for:  # it is not there: looking again would never end
-                        log.exception("record_missing", command=type(batch[index][0]).__name__, missing=str(missing))
-                        answers[index] = InternalError()
-                        continue
-                    getattr(missed, missing.kind).add(missing.key)
-                    again.append(index)
-                except CounterfoilError as refusal:
-                    world.discard()
-                    answers[index] = refusal
-                except Exception:
-                    world.discard()
-                    log.exception("command_failed", command=type(batch[index][0]).__name__)
-                    answers[index] = InternalError()
-                else:
-                    world.keep()
-            if again:
-                looked_for.update((kind, key) for kind, keys in vars(missed).items() for key in keys)
-                await transaction.load(missed, world)
-            undecided = again
-        return answers
-
-
-def _fail(batch: list[_Entry], error: CounterfoilError) -> None:
-    for _, resolve in batch:
-        _tell(resolve, error)
-
-
-def _tell(resolve: Resolve, answer: Any) -> None:
-    """One that cannot be told must not keep the others from being told, nor the writer from going on."""
-    try:
-        resolve(answer)
-    except Exception:
-        log.exception("answer_lost")
 
 
 def _settle_future(future: asyncio.Future[Any], answer: Any) -> None:

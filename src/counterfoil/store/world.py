@@ -52,9 +52,6 @@ class Needs:
     active_counts: set[str] = field(default_factory=set)
     """Steps whose active work items must be counted, because they may only be so many."""
 
-    def any(self) -> bool:
-        return any(vars(self).values())
-
 
 class NotLoaded(Exception):
     """A decision needs something that the batch has not loaded yet."""

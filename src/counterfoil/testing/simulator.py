@@ -39,12 +39,10 @@ from counterfoil.scheduler.deadlines import DeadlineSweep
 from counterfoil.scheduler.orphans import OrphanSweep
 from counterfoil.scheduler.requeue import RequeueSweep
 from counterfoil.scheduler.sweep import Sweep
-from counterfoil.store.commit import Transaction
+from counterfoil.store.batch import Batch
 from counterfoil.store.doctor import Finding
 from counterfoil.store.sqlite.doctor import examine
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.sqlite.transaction import SqliteTransaction
-from counterfoil.store.world import Changes, Needs, World
 
 START_MS = 1_800_000_000_000
 SWEEP_LIMIT = 256
@@ -159,50 +157,26 @@ class CrashPoint(Enum):
     AFTER_COMMIT = "after"
 
 
-class _Halt:
-    """Stops the next commit at a point, for ever: what comes then is the crash."""
-
-    def __init__(self) -> None:
-        self.point: CrashPoint | None = None
-        self.reached = asyncio.Event()
-
-    async def at(self, point: CrashPoint) -> None:
-        if self.point is point:
-            self.reached.set()
-            await asyncio.Event().wait()
-
-
-class _HaltingTransaction:
-    """A real transaction that can be caught around its commit."""
-
-    def __init__(self, transaction: SqliteTransaction, halt: _Halt) -> None:
-        self._transaction = transaction
-        self._halt = halt
-
-    async def load(self, needs: Needs, world: World) -> None:
-        await self._transaction.load(needs, world)
-
-    async def rollback(self) -> None:
-        await self._transaction.rollback()
-
-    async def commit(self, changes: Changes) -> None:
-        await self._halt.at(CrashPoint.BEFORE_COMMIT)
-        await self._transaction.commit(changes)
-        await self._halt.at(CrashPoint.AFTER_COMMIT)
-
-
 class _HaltingStore:
-    """The real store, seen through transactions that can be caught."""
+    """The real store, whose next commit can be caught at a point, for ever: what comes then is the crash."""
 
-    def __init__(self, store: SqliteStore, halt: _Halt) -> None:
+    def __init__(self, store: SqliteStore) -> None:
         self.open = store.open
         self.close = store.close
         self.read = store.read
+        self.point: CrashPoint | None = None
+        self.reached = asyncio.Event()
         self._store = store
-        self._halt = halt
 
-    async def begin(self, needs: Needs, world: World) -> Transaction:
-        return _HaltingTransaction(await self._store.begin(needs, world), self._halt)
+    async def execute(self, batch: Batch) -> None:
+        await self._halt_at(CrashPoint.BEFORE_COMMIT)
+        await self._store.execute(batch)
+        await self._halt_at(CrashPoint.AFTER_COMMIT)
+
+    async def _halt_at(self, point: CrashPoint) -> None:
+        if self.point is point:
+            self.reached.set()
+            await asyncio.Event().wait()
 
 
 class Simulator:
@@ -248,7 +222,7 @@ class Simulator:
     async def start(self) -> Engine:
         """A new process: another node id, nothing known but what the file holds."""
         self.store = SqliteStore(self.path, self.clock, self.defaults)
-        self._halt = _Halt()
+        self._caught = _HaltingStore(self.store)
         await self.store.open()
         context = EngineContext(
             Receipts([b"the simulator's own secret"]),
@@ -258,7 +232,7 @@ class Simulator:
             webhook_base_url="http://engine",
         )
         self.engine = Engine(
-            _HaltingStore(self.store, self._halt),
+            self._caught,
             context,
             self.network,
             Metrics(),
@@ -295,12 +269,12 @@ class Simulator:
         await self._leave(tasks)
 
     async def crash_during(self, action: Coroutine[Any, Any, Any], point: CrashPoint) -> bool:
-        """Crash when the commit of an action gets to a point; False: it had nothing to commit, and ended before."""
-        self._halt.point = point
-        halted = asyncio.create_task(self._halt.reached.wait())
+        """Crash when the commit of an action gets to a point; False: it submitted nothing, and ended before."""
+        self._caught.point = point
+        halted = asyncio.create_task(self._caught.reached.wait())
         acting = asyncio.create_task(action)
         await asyncio.wait({halted, acting}, return_when=asyncio.FIRST_COMPLETED)
-        reached = self._halt.reached.is_set()
+        reached = self._caught.reached.is_set()
         halted.cancel()
         acting.cancel()
         await self.crash()

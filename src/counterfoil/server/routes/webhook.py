@@ -15,6 +15,7 @@ from counterfoil.domain.errors import (
     AlreadyFailed,
     AlreadySucceeded,
     ConflictingResult,
+    CounterfoilError,
     InvalidResult,
     InvalidSignature,
     PayloadTooLarge,
@@ -66,10 +67,14 @@ def express_completions(engine: EngineFacade, limit: int) -> Take:
 
 def webhook_routes(engine: EngineFacade) -> list[Route]:
     async def complete(request: web.Request, flow_id: str, step_id: str, token: str) -> web.Response:
-        work_id = engine.work_of(flow_id, step_id, token)
-        require_json(request)
-        body = await read_body(request, request.client_max_size)
-        result = validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
+        try:
+            work_id = engine.work_of(flow_id, step_id, token)
+            require_json(request)
+            body = await read_body(request, request.client_max_size)
+            result = validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
+        except CounterfoilError as error:
+            engine.metrics.completed(error.code)
+            raise
         completion = await engine.complete(work_id, result, lambda now: engine.verify(request.headers, body, now))
         return json_answer(completion_text(completion, flow_id, step_id).encode())
 

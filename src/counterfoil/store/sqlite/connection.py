@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
@@ -34,6 +36,14 @@ class Connection(aiosqlite.Connection):
         except (sqlite3.Error, ValueError) as error:
             raise StoreFailure(str(error) or type(error).__name__) from error
 
+    def start(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """The same, begun before it is waited for; raises what the function raises."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((future, partial(function, self._conn, *args, **kwargs)))
+        return future
+
 
 async def open_writer(path: Path) -> Connection:
     """The one connection that writes: write-ahead log, every commit flushed before it counts."""
@@ -63,6 +73,7 @@ async def _open(path: Path, mode: str, prepare: Callable[[sqlite3.Connection], N
     try:
         await connection
     except sqlite3.Error as error:
+        connection._thread.join()  # noqa: SLF001 (its last act is to tell this loop, which may be closed soon)
         raise StoreFailure(f"{path}: {error}") from error
     return connection
 

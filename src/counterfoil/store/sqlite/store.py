@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import sqlite3
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import structlog
 
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
+from counterfoil.store.batch import Batch
 from counterfoil.store.commit import StoreFailure
 from counterfoil.store.protocol import Row
 from counterfoil.store.sqlite.connection import Connection, open_reader, open_writer
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION, migrate
-from counterfoil.store.sqlite.transaction import QUERIES, SqliteTransaction
-from counterfoil.store.world import Needs, World
+from counterfoil.store.sqlite.transaction import QUERIES, execute
 
 log = structlog.get_logger(__name__)
 
@@ -43,8 +44,9 @@ class SqliteStore:
         self._lock: int | None = None
 
     async def open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._take_lock()
+        self.path.touch(mode=0o600)  # what flows carry is nobody else's business
         try:
             writer = await self._open_writer()
             found = await writer.run(migrate, self._clock())
@@ -66,15 +68,22 @@ class SqliteStore:
             os.close(self._lock)
             self._lock = None
 
-    async def begin(self, needs: Needs, world: World) -> SqliteTransaction:
-        writer = self._writer or await self._open_writer()
-        transaction = SqliteTransaction(writer, self._defaults)
+    def execute(self, batch: Batch) -> Awaitable[None]:
+        if self._writer is None:
+            return self._execute_anew(batch)
+        return self._guard(self._writer.start(execute, batch, self._defaults))
+
+    async def _execute_anew(self, batch: Batch) -> None:
+        writer = await self._open_writer()
+        await self._guard(writer.start(execute, batch, self._defaults))
+
+    async def _guard(self, running: Awaitable[None]) -> None:
         try:
-            await transaction.begin(needs, world)
-        except StoreFailure as failure:
+            await running
+        except sqlite3.Error as error:
+            failure = StoreFailure(str(error) or type(error).__name__)
             await self._drop_if_broken(failure)
-            raise
-        return transaction
+            raise failure from error
 
     async def read(self, query: str, **parameters: Any) -> list[Row]:
         connection = await self._readers.get()

@@ -1,8 +1,9 @@
-"""One write transaction: load what a batch needs, write what it changed, each in one trip to the writer's thread.
+"""One write transaction: load what a batch needs, let it decide, write what it changed, in one trip to the thread.
 
-What is durable when: ``commit`` returns after SQLite has flushed the write-ahead log (synchronous FULL). A guard that
-did not match (a row was not in the state that the decision saw) rolls back the whole batch: with one writer it can
-only be a bug or another program writing to the file, and neither may be papered over.
+The writer's thread holds Python's lock only while it decides and binds parameters; reading, writing and flushing go on
+beside the event loop. What is durable when: ``execute`` returns after SQLite has flushed the write-ahead log
+(synchronous FULL). A guard that did not match (a row was not in the state that the decision saw) rolls back the whole
+batch: with one writer it can only be a bug or another program writing to the file, and neither may be papered over.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import orjson
 
 from counterfoil.domain.model import StepVersion
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
+from counterfoil.store.batch import Batch
 from counterfoil.store.commit import GuardRefused
 from counterfoil.store.queries import load_queries
 from counterfoil.store.sqlite import rows
-from counterfoil.store.sqlite.connection import Connection
 from counterfoil.store.world import Changes, Needs, World
 
 QUERIES = load_queries("counterfoil.store.sqlite")
@@ -29,36 +30,26 @@ Statement = tuple[str, list[Any], int | None]
 """SQL, its parameters, and how many rows it must have changed (None: any number)."""
 
 
-class SqliteTransaction:
-    """Begun by the store's ``begin``; ends with ``commit`` or ``rollback``."""
-
-    def __init__(self, connection: Connection, defaults: WorkDefaults) -> None:
-        self._connection = connection
-        self._defaults = defaults
-
-    async def begin(self, needs: Needs, world: World) -> None:
-        await self._load(needs, world, begin=True)
-
-    async def load(self, needs: Needs, world: World) -> None:
-        await self._load(needs, world, begin=False)
-
-    async def commit(self, changes: Changes) -> None:
-        await self._connection.run(_write, bulk_statements(changes))
-
-    async def rollback(self) -> None:
-        await self._connection.run(_rollback)
-
-    async def _load(self, needs: Needs, world: World, *, begin: bool) -> None:
-        found = await self._connection.run(_read, needs, begin)
-        _fill(world, needs, found, self._defaults)
-
-
-def _read(connection: sqlite3.Connection, needs: Needs, begin: bool) -> dict[str, str]:
-    """In the writer's thread: everything that the batch asked for, as JSON text by query."""
-    if begin:
-        if connection.in_transaction:  # a batch that failed midway has left it open
+def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults) -> None:
+    """The whole transaction of a batch, in the writer's thread."""
+    _rollback(connection)  # a batch that failed midway may have left one open
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        missed: Needs | None = batch.needs
+        while missed is not None:
+            _fill(batch.world, missed, _read(connection, missed), defaults)
+            missed = batch.decide()
+        if batch.world.changes.any():
+            _write(connection, bulk_statements(batch.world.changes))
+        else:
             connection.execute("ROLLBACK")
-        connection.execute("BEGIN IMMEDIATE")
+    except BaseException:
+        _rollback(connection)
+        raise
+
+
+def _read(connection: sqlite3.Connection, needs: Needs) -> dict[str, str]:
+    """Everything that the batch asked for, as JSON text by query."""
     found: dict[str, str] = {}
 
     def load(query: str, keys: Iterable[str]) -> None:
@@ -126,11 +117,10 @@ def _note_missing(world: World, needs: Needs) -> None:
 
 
 def _write(connection: sqlite3.Connection, statements: list[Statement]) -> None:
-    """In the writer's thread: all statements, then the commit that makes them durable."""
+    """All statements, then the commit that makes them durable."""
     for sql, parameters, expected in statements:
         changed = connection.execute(sql, parameters).rowcount
         if expected is not None and changed != expected:
-            connection.execute("ROLLBACK")
             raise GuardRefused(f"{expected - changed} of {expected} rows: {sql[:40]}")
     connection.execute("COMMIT")
 

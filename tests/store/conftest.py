@@ -1,0 +1,36 @@
+"""An open store of each backend, on a database of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from counterfoil.store.protocol import Store
+from counterfoil.testing.simulator import StillClock
+from tests.store.backends import BACKENDS, MakeStore
+from tests.store.records import NOW
+
+
+@pytest.fixture
+def clock() -> StillClock:
+    return StillClock(NOW)
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_store(backend: str) -> MakeStore:
+    return BACKENDS[backend]
+
+
+@pytest.fixture
+async def store(make_store: MakeStore, tmp_path: Path, clock: StillClock) -> AsyncIterator[Store]:
+    store = make_store(tmp_path, clock)
+    await store.open()
+    yield store
+    await store.close()

@@ -1,0 +1,111 @@
+"""Records as tests want them: complete, with only what matters spelt out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from counterfoil.domain.model import Flow, FlowInputs, StepRun, StepVersion, Work
+from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.steps import StepDefinition, WorkDefaults
+from counterfoil.domain.work import RetryRules
+from counterfoil.store.world import Changes
+
+NOW = 1_800_000_000_000
+ENDPOINT = "http://worker.test/step"
+RETRY = RetryRules(draw=0.0, retry_after_limit_ms=3_600_000)
+DEFAULTS = WorkDefaults(
+    max_retries=2,
+    backoff_type="fixed",
+    init_backoff_ms=1_000,
+    max_backoff_ms=60_000,
+    jitter=False,
+    ack_timeout_ms=2_000,
+    deadline_ms=60_000,
+)
+
+
+def definition(**fields: Any) -> StepDefinition:
+    return StepDefinition.model_validate({"endpoint": ENDPOINT, **fields})
+
+
+def step_version(step_id: str = "step", **fields: Any) -> StepVersion:
+    return StepVersion.of(step_id, definition(**fields), DEFAULTS)
+
+
+def work_item(status: WorkStatus = WorkStatus.ACTIVE, **fields: Any) -> Work:
+    """A work item in some state, as far as a decision looks at it: by default in its first attempt, acknowledged."""
+    known: dict[str, Any] = {
+        "work_id": "work",
+        "flow_id": "flow",
+        "step_id": "step",
+        "item": 0,
+        "version": "version",
+        "status": status,
+        "attempt": 0 if status is WorkStatus.PENDING else 1,
+        "idempotency_key": "key",
+        "lane": "step@worker.test",
+        "created_at": NOW,
+    }
+    if status is WorkStatus.ACTIVE:
+        known |= {"due_at": NOW + 60_000, "deadline_at": NOW + 60_000, "sent_at": NOW, "first_sent_at": NOW}
+    elif status in (WorkStatus.PENDING, WorkStatus.NOT_COMPLETED):
+        known["due_at"] = NOW
+    elif status is not WorkStatus.HELD:
+        known["recorded_at"] = NOW
+    return Work(**{**known, **fields})
+
+
+def step_run(status: StepStatus = StepStatus.ACTIVE, **fields: Any) -> StepRun:
+    known: dict[str, Any] = {
+        "flow_id": "flow",
+        "step_id": "step",
+        "version": "version",
+        "status": status,
+        "goal": True,
+        "items": 1,
+        "open_items": 1,
+        "started_at": NOW,
+    }
+    return StepRun(**{**known, **fields})
+
+
+def flow_record(status: FlowStatus = FlowStatus.ACTIVE, **fields: Any) -> Flow:
+    known: dict[str, Any] = {"flow_id": "flow", "status": status, "created_at": NOW, "open_steps": 1}
+    return Flow(**{**known, **fields})
+
+
+def flow_inputs(flow_id: str = "flow", **fields: Any) -> FlowInputs:
+    known: dict[str, Any] = {"flow_id": flow_id, "goals": ["step"], "init": {}, "metadata": {}, "labels": {}}
+    return FlowInputs(**{**known, **fields})
+
+
+class Written(Changes):
+    """Changes that are written though no event tells of them: how a test puts records where it wants them."""
+
+    def any(self) -> bool:
+        return True
+
+
+def new_records(*records: Flow | StepRun | Work | FlowInputs) -> Changes:
+    """Changes that bring records into being, in whatever state they are."""
+    changes = Written(at=NOW)
+    for record in records:
+        if isinstance(record, Flow):
+            changes.flows[record.flow_id] = record
+            changes.new.flows.add(record.flow_id)
+        elif isinstance(record, StepRun):
+            changes.steps[(record.flow_id, record.step_id)] = record
+            changes.new.steps.add((record.flow_id, record.step_id))
+        elif isinstance(record, Work):
+            changes.work[record.work_id] = record
+            changes.new.work.add(record.work_id)
+        else:
+            changes.inputs[record.flow_id] = record
+    return changes
+
+
+def changed_records(*records: Flow | StepRun | Work) -> Changes:
+    """Changes that move existing records to the state they are in here."""
+    changes = new_records(*records)
+    changes.new = type(changes.new)()
+    return changes

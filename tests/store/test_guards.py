@@ -1,0 +1,94 @@
+"""The guards of the store say what the transition tables say: every pair of states is tried on a real row."""
+
+from __future__ import annotations
+
+import pytest
+
+from counterfoil.domain.states import (
+    FINAL_FLOWS,
+    FINAL_STEPS,
+    FINAL_WORK,
+    FLOW_MOVES,
+    STEP_MOVES,
+    WORK_MOVES,
+    FlowStatus,
+    StepStatus,
+    WorkStatus,
+)
+from counterfoil.store.commit import GuardRefused
+from counterfoil.store.protocol import Store
+from counterfoil.store.world import Changes
+from tests.store.backends import write
+from tests.store.records import changed_records, flow_record, new_records, step_run, work_item
+
+
+async def was_allowed(store: Store, changes: Changes) -> bool:
+    try:
+        await write(store, changes)
+    except GuardRefused:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("before", WorkStatus)
+async def test_work(store: Store, before: WorkStatus) -> None:
+    allowed = set()
+    for after in WorkStatus:
+        work_id = f"{before}-{after}"
+        await write(store, new_records(work_item(before, work_id=work_id)))
+        if await was_allowed(store, changed_records(work_item(after, work_id=work_id))):
+            allowed.add(after)
+        [row] = await store.read("receipt_status", work_id=work_id)
+        assert row[0] == (after if after in allowed else before)
+    assert allowed == WORK_MOVES[before] | ({before} - FINAL_WORK), "open work may also change in place"
+
+
+@pytest.mark.parametrize("before", StepStatus)
+async def test_steps(store: Store, before: StepStatus) -> None:
+    allowed = set()
+    for after in StepStatus:
+        flow_id = f"{before}-{after}"
+        await write(store, new_records(step_run(before, flow_id=flow_id)))
+        if await was_allowed(store, changed_records(step_run(after, flow_id=flow_id))):
+            allowed.add(after)
+        [row] = await store.read("get_flow_steps", flow_id=flow_id)
+        assert row[1] == (after if after in allowed else before)
+    assert allowed == STEP_MOVES[before] | ({before} - FINAL_STEPS)
+
+
+@pytest.mark.parametrize("before", FlowStatus)
+async def test_flows(store: Store, before: FlowStatus) -> None:
+    allowed = set()
+    for after in FlowStatus:
+        flow_id = f"{before}-{after}"
+        await write(store, new_records(flow_record(before, flow_id=flow_id)))
+        if await was_allowed(store, changed_records(flow_record(after, flow_id=flow_id))):
+            allowed.add(after)
+        [row] = await store.read("get_flow_result", flow_id=flow_id)
+        assert row[1] == (after if after in allowed else before)
+    assert allowed == FLOW_MOVES[before] | ({before} - FINAL_FLOWS)
+
+
+async def test_one_refused_row_refuses_the_whole_batch(store: Store) -> None:
+    items = [work_item(work_id=f"work-{number}") for number in range(5)]
+    items[3].status = WorkStatus.SUCCEEDED
+    await write(store, new_records(*items))
+    ended = [work_item(WorkStatus.FAILED, work_id=item.work_id) for item in items]
+    with pytest.raises(GuardRefused):
+        await write(store, changed_records(*ended))
+    states = [(await store.read("receipt_status", work_id=item.work_id))[0][0] for item in items]
+    assert states == ["active", "active", "active", "succeeded", "active"]
+
+
+async def test_what_does_not_exist_cannot_be_changed(store: Store) -> None:
+    with pytest.raises(GuardRefused):
+        await write(store, changed_records(work_item(work_id="nowhere")))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 127, 128, 129, 300])
+async def test_a_batch_of_any_size_is_written_whole(store: Store, count: int) -> None:
+    names = [f"work-{number:04}" for number in range(count)]
+    await write(store, new_records(*(work_item(work_id=name) for name in names)))
+    await write(store, changed_records(*(work_item(WorkStatus.SUCCEEDED, work_id=name) for name in names)))
+    rows = await store.read("list_work", status="succeeded", step_id=None, after=None, limit=count + 1)
+    assert sorted(row[1] for row in rows) == names

@@ -1,0 +1,187 @@
+"""Lists and pages: every row exactly once, in order, whatever was filtered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.states import FlowStatus, WorkStatus
+from counterfoil.store.protocol import Row, Store
+from counterfoil.store.world import Changes
+from tests.store.backends import write
+from tests.store.records import NOW, flow_inputs, flow_record, new_records, step_run, work_item
+
+FLOW_FILTERS: dict[str, Any] = {
+    "status": None,
+    "label": None,
+    "goal": None,
+    "since": None,
+    "before": None,
+    "limit": 100,
+}
+WORK_FILTERS: dict[str, Any] = {"status": None, "step_id": None, "after": None, "limit": 100}
+
+
+async def add_flows(store: Store, count: int = 7) -> None:
+    """Flows 0, 1, 2 ...: each its own moment; states, labels and goals take turns."""
+    for number in range(count):
+        flow_id = f"flow-{number}"
+        flow = flow_record([*FlowStatus][number % 5], flow_id=flow_id, created_at=NOW + number)
+        step = step_run(flow_id=flow_id, step_id=f"goal-{number % 2}")
+        other = step_run(flow_id=flow_id, step_id="no-goal", goal=False)
+        labels = {"parity": str(number % 2), "number": str(number)}
+        await write(store, new_records(flow, step, other, flow_inputs(flow_id, labels=labels)))
+
+
+async def flows(store: Store, query: str = "list_flows", **filters: Any) -> list[str]:
+    return [row[1] for row in await store.read(query, **{**FLOW_FILTERS, **filters})]
+
+
+def names(*numbers: int) -> list[str]:
+    return [f"flow-{number}" for number in numbers]
+
+
+async def test_flows_are_listed_newest_first(store: Store) -> None:
+    await add_flows(store)
+    assert await flows(store) == names(6, 5, 4, 3, 2, 1, 0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
+async def test_pages_of_flows_show_each_exactly_once(store: Store, size: int) -> None:
+    await add_flows(store)
+    seen: list[str] = []
+    before = None
+    while rows := await store.read("list_flows", **{**FLOW_FILTERS, "before": before, "limit": size}):
+        seen += [row[1] for row in rows]
+        before = rows[-1][0]
+    assert seen == names(6, 5, 4, 3, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({"status": "completed"}, names(2)),
+        ({"status": "active"}, names(5, 0)),
+        ({"label": "parity:1"}, names(5, 3, 1)),
+        ({"label": "parity:2"}, []),
+        ({"goal": "goal-1"}, names(5, 3, 1)),
+        ({"goal": "no-goal"}, []),
+        ({"since": NOW + 5}, names(6, 5)),
+        ({"label": "parity:1", "goal": "goal-1", "since": NOW + 2, "status": "active"}, names(5)),
+        ({"label": "parity:0", "goal": "goal-1"}, []),
+        ({"limit": 2}, names(6, 5)),
+    ],
+)
+async def test_flows_by_filter(store: Store, filters: dict[str, Any], expected: list[str]) -> None:
+    await add_flows(store)
+    assert await flows(store, **filters) == expected
+
+
+@pytest.mark.parametrize("status", set(FlowStatus) - {FlowStatus.COMPLETED})
+@pytest.mark.parametrize("filters", [{}, {"label": "parity:1"}, {"goal": "goal-0"}, {"since": NOW + 3}, {"limit": 1}])
+async def test_the_short_way_to_open_flows_lists_the_same(
+    store: Store, status: FlowStatus, filters: dict[str, Any]
+) -> None:
+    await add_flows(store, count=12)
+    assert await flows(store, "list_open_flows", status=status, **filters) == await flows(
+        store, status=status, **filters
+    )
+
+
+async def test_a_flow_and_its_result(store: Store) -> None:
+    flow = flow_record(FlowStatus.FAILED, outputs={"a": 1}, error={"code": "X"}, finished_at=NOW + 9)
+    await write(store, new_records(flow, flow_inputs(init={"i": 1}, metadata={"m": 2}, labels={"k": "v"})))
+    [row] = await store.read("get_flow", flow_id="flow")
+    assert row == (
+        *("flow", "failed", '["step"]', NOW, '{"a":1}', '{"code":"X"}', NOW + 9),
+        *('{"i":1}', '{"m":2}', '{"k":"v"}'),
+    )
+    assert await store.read("get_flow_result", flow_id="flow") == [("flow", "failed", '{"a":1}', '{"code":"X"}')]
+    assert len(await store.read("flow_exists", flow_id="flow")) == 1
+    for query in ("get_flow", "get_flow_result", "flow_exists"):
+        assert await store.read(query, flow_id="another") == []
+
+
+async def add_work(store: Store) -> list[str]:
+    items = [
+        work_item(status, work_id=f"{step}-{status}", step_id=step, due_at=NOW - 1 if step == "a" else NOW + 1)
+        for status in WorkStatus
+        for step in "ab"
+    ]
+    for item in items:  # one by one, so that their order is known
+        await write(store, new_records(item))
+    return [item.work_id for item in items]
+
+
+async def test_work_is_listed_oldest_first_and_page_by_page(store: Store) -> None:
+    expected = await add_work(store)
+    seen: list[Row] = []
+    while rows := await store.read("list_work", **{**WORK_FILTERS, "after": seen[-1][0] if seen else None, "limit": 3}):
+        seen += rows
+    assert [row[1] for row in seen] == expected
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({"status": "active"}, {"a-active", "b-active"}),
+        ({"step_id": "a"}, {f"a-{status}" for status in WorkStatus}),
+        ({"step_id": "a", "status": "failed"}, {"a-failed"}),
+        ({"step_id": "c"}, set()),
+    ],
+)
+async def test_work_by_filter(store: Store, filters: dict[str, Any], expected: set[str]) -> None:
+    await add_work(store)
+    assert {row[1] for row in await store.read("list_work", **{**WORK_FILTERS, **filters})} == expected
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({}, ["a-pending", "a-active", "a-not_completed"]),
+        ({"status": "active"}, ["a-active"]),
+        ({"step_id": "b"}, []),
+        ({"limit": 1}, ["a-pending"]),
+    ],
+)
+async def test_overdue_work(store: Store, filters: dict[str, Any], expected: list[str]) -> None:
+    """Open work whose time has come: what has ended, is held or is due later is not overdue."""
+    await add_work(store)
+    rows = await store.read("list_overdue_work", now=NOW, **{**WORK_FILTERS, **filters})
+    assert [row[1] for row in rows] == expected
+
+
+async def test_overdue_work_page_by_page(store: Store) -> None:
+    await add_work(store)
+    first = await store.read("list_overdue_work", now=NOW, **{**WORK_FILTERS, "limit": 2})
+    rest = await store.read("list_overdue_work", now=NOW, **{**WORK_FILTERS, "after": first[-1][0]})
+    assert [row[1] for row in [*first, *rest]] == ["a-pending", "a-active", "a-not_completed"]
+
+
+async def test_work_of_a_flow_comes_step_by_step_and_item_by_item(store: Store) -> None:
+    items = [
+        work_item(work_id=f"{step}{item}", step_id=step, item=item) for step, item in [("b", 1), ("a", 2), ("b", 0)]
+    ]
+    await write(store, new_records(*items, work_item(work_id="other", flow_id="other")))
+    assert [row[1] for row in await store.read("work_of_flow", flow_id="flow")] == ["a2", "b0", "b1"]
+    assert [row[1] for row in await store.read("get_work", work_id="b0")] == ["b0"]
+
+
+async def test_the_journal_of_one_flow_of_one_item_and_of_all(store: Store) -> None:
+    told = [("f1", "w1"), ("f2", "w2"), ("f1", None), ("f1", "w3"), ("f1", "w1")]
+    events = [Event(EventType.WORK_HEARTBEAT, NOW, flow, "step", work, 1, {}) for flow, work in told]
+    await write(store, Changes(events=events))
+    everything = await store.read("journal_after", after=0, limit=100)
+    assert [(row[3], row[5]) for row in everything] == told
+    seqs = [row[0] for row in everything]
+    of_flow = await store.read("journal_of_flow", flow_id="f1", after=seqs[0], limit=2)
+    assert [row[0] for row in of_flow] == [seqs[2], seqs[3]]
+    of_work = await store.read("journal_of_work", flow_id="f1", work_id="w1")
+    assert [row[0] for row in of_work] == [seqs[0], seqs[4]]
+    assert [row[0] for row in await store.read("journal_after", after=seqs[2], limit=1)] == [seqs[3]]
+
+
+async def test_an_empty_journal_ends_at_zero(store: Store) -> None:
+    assert await store.read("last_seq") == [(0,)]

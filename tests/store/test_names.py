@@ -1,0 +1,54 @@
+"""Named queries: what the engine asks for, every backend has, under the same names, each with its sentence."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import counterfoil
+from counterfoil.store.queries import load_queries
+from tests.store.backends import BACKENDS, QUERY_PACKAGES
+
+SOURCE = Path(counterfoil.__file__).parent
+
+
+def asked_for() -> set[str]:
+    """Every name that the engine and its sweeps read by, found in their source."""
+    names = set()
+    for path in [*(SOURCE / "engine").glob("*.py"), *(SOURCE / "scheduler").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="read" | "_read"), args=[name, *_]):
+                    texts = {leaf.value for leaf in ast.walk(name) if isinstance(leaf, ast.Constant)}
+                    names |= {text for text in texts if isinstance(text, str) and "_" in text}
+    return names
+
+
+def test_every_backend_tells_where_its_queries_are() -> None:
+    assert set(QUERY_PACKAGES) == set(BACKENDS)
+
+
+def test_every_backend_has_what_the_engine_asks_for(backend: str) -> None:
+    wanted = asked_for()
+    assert {"find_claimable", "find_overdue", "find_orphaned", "due_lanes", "list_flows", "list_open_flows"} <= wanted
+    assert wanted <= set(load_queries(QUERY_PACKAGES[backend]))
+
+
+def test_all_backends_have_the_same_names() -> None:
+    names = {backend: set(load_queries(package)) for backend, package in QUERY_PACKAGES.items()}
+    assert len({frozenset(own) for own in names.values()}) == 1, names
+
+
+def test_a_query_is_one_statement_without_comments(backend: str) -> None:
+    for name, text in load_queries(QUERY_PACKAGES[backend]).items():
+        assert text, name
+        assert ";" not in text, name
+        assert "--" not in text, name
+
+
+def test_every_name_is_given_once(backend: str) -> None:
+    text = files(QUERY_PACKAGES[backend]).joinpath("queries.sql").read_text()
+    names = re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
+    assert len(names) == len(set(names)) == len(load_queries(QUERY_PACKAGES[backend]))

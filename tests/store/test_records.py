@@ -1,0 +1,200 @@
+"""What is written is what is loaded: every record with every field, and the absence of what is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from counterfoil.domain.errors import UnknownFlow, UnknownWork
+from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.jsontext import parse_json
+from counterfoil.domain.model import CancelCall
+from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
+from counterfoil.store.protocol import Store
+from counterfoil.store.world import Changes, Needs, NotLoaded
+from tests.store.backends import load, write
+from tests.store.records import (
+    NOW,
+    changed_records,
+    flow_inputs,
+    flow_record,
+    new_records,
+    step_run,
+    step_version,
+    work_item,
+)
+
+AWKWARD: dict[str, Any] = {
+    "integer": 12345678901234567890123,
+    "float": 0.1 + 0.2,
+    "exact": 1.0,
+    "text": "\x00 \u2028 \U0001f600 \" \\ '; DROP TABLE work; --",
+    "nested": [{"a": [None, True, {}]}, []],
+    "": "the empty name",
+}
+
+
+async def test_a_work_item_comes_back_as_it_was(store: Store) -> None:
+    work = work_item(
+        WorkStatus.NOT_COMPLETED,
+        item=3,
+        attempt=7,
+        due_at=NOW + 1,
+        deadline_at=NOW + 2,
+        owner="node",
+        first_sent_at=NOW + 3,
+        sent_at=NOW + 4,
+        acknowledged_at=NOW + 5,
+        progress=0.1 + 0.2,
+        message=AWKWARD["text"],
+        hold="approval",
+        result={"success": False, "outputs": AWKWARD, "error": None},
+        error=AWKWARD,
+        recorded_at=NOW + 6,
+    )
+    step = step_run(items=4, open_items=2, failed_items=1, goal=False, finished_at=NOW + 7)
+    flow = flow_record(open_steps=3, outputs=AWKWARD, error=AWKWARD, finished_at=NOW + 8)
+    await write(store, new_records(flow, step, work))
+    world = await load(store, Needs(work={"work"}))
+    assert world.work("work") == work
+    assert world.step_run("flow", "step") == step, "a work item comes with its step"
+    assert world.flow("flow") == flow, "and with its flow"
+
+
+async def test_a_changed_work_item_comes_back_changed(store: Store) -> None:
+    await write(store, new_records(flow_record(), step_run(), work_item()))
+    changed = work_item(
+        WorkStatus.SUCCEEDED, attempt=2, due_at=None, progress=1.0, result={"success": True, "outputs": AWKWARD}
+    )
+    step = step_run(StepStatus.COMPLETED, open_items=0, finished_at=NOW)
+    flow = flow_record(FlowStatus.COMPLETED, open_steps=0, outputs={"a": 1}, finished_at=NOW)
+    await write(store, changed_records(flow, step, changed))
+    world = await load(store, Needs(work={"work"}))
+    assert (world.work("work"), world.step_run("flow", "step"), world.flow("flow")) == (changed, step, flow)
+
+
+async def test_what_is_not_there_is_known_not_to_be(store: Store) -> None:
+    world = await load(store, Needs(work={"w"}, flows={"f"}, steps={"s"}, calls={"c"}, open_flows={"o"}))
+    assert world.find_work("w") is None
+    assert world.find_flow("f") is None
+    assert world.find_flow("o") is None
+    assert world.current_version("s") is None
+    assert world.call("c") is None
+    assert world.open_work("o") == []
+    with pytest.raises(UnknownWork):
+        world.work("w")
+    with pytest.raises(UnknownFlow):
+        world.flow("f")
+
+
+async def test_what_was_not_asked_for_is_not_loaded(store: Store) -> None:
+    await write(store, new_records(flow_record(), step_run(), work_item()))
+    world = await load(store, Needs(flows={"flow"}))
+    for look in (
+        lambda: world.find_work("work"),
+        lambda: world.open_work("flow"),
+        lambda: world.open_steps("flow"),
+        lambda: world.step_run("flow", "step"),
+        lambda: world.version("version"),
+        lambda: world.current_version("step"),
+        lambda: world.call("work"),
+        lambda: world.active_count("step"),
+        lambda: world.find_flow("another"),
+    ):
+        with pytest.raises(NotLoaded):
+            look()
+
+
+async def test_all_that_is_open_of_a_flow(store: Store) -> None:
+    states = [*WorkStatus]
+    items = [work_item(status, work_id=f"work-{status}", step_id=f"step-{status}") for status in states]
+    steps = [step_run(step_id=f"step-{status}") for status in states]
+    steps += [step_run(status, step_id=str(status)) for status in StepStatus]
+    await write(store, new_records(flow_record(), *steps, *items))
+    await write(store, new_records(flow_record(flow_id="other"), step_run(flow_id="other"), work_item(flow_id="other")))
+    world = await load(store, Needs(open_flows={"flow"}))
+    assert {work.status for work in world.open_work("flow")} == {"pending", "held", "active", "not_completed"}
+    opened = {step.step_id for step in world.open_steps("flow")}
+    assert {"pending", "active"} <= opened
+    assert not {"completed", "failed", "skipped", "cancelled"} & opened
+    assert world.flow("flow") == flow_record()
+
+
+async def test_what_a_flow_was_started_with(store: Store) -> None:
+    inputs = flow_inputs(goals=["b", "a"], init=AWKWARD, metadata=AWKWARD, labels={"k": "v", "k2": "v2"})
+    await write(store, new_records(flow_record(), inputs))
+    world = await load(store, Needs(inputs={"flow"}))
+    assert world.inputs("flow") == inputs
+
+
+async def test_a_registered_step_and_its_versions(store: Store) -> None:
+    first, second = step_version(), step_version(attributes={"x": {"role": "const", "value": AWKWARD}})
+    for version in (first, second):
+        await write(store, Changes(current={"step": version}, versions={version.version: version}, at=NOW))
+    world = await load(store, Needs(steps={"step"}, versions={first.version, second.version}))
+    assert world.current_version("step") == second
+    assert world.version(first.version) == first, "flows under way keep the version that they were started with"
+
+
+async def test_a_version_may_be_stored_twice(store: Store) -> None:
+    version = step_version()
+    for _ in range(2):
+        await write(store, Changes(current={"step": version}, versions={version.version: version}, at=NOW))
+    assert len(await store.read("list_steps")) == 1
+
+
+async def test_a_step_taken_out_of_the_register_keeps_its_versions(store: Store) -> None:
+    version = step_version()
+    await write(store, Changes(current={"step": version}, versions={version.version: version}, at=NOW))
+    await write(store, Changes(current={"step": None}, at=NOW))
+    world = await load(store, Needs(steps={"step"}, versions={version.version}))
+    assert world.current_version("step") is None
+    assert world.version(version.version) == version
+
+
+async def test_a_step_keeps_the_time_it_was_made(store: Store) -> None:
+    first, second = step_version(), step_version(name="another")
+    await write(store, Changes(current={"step": first}, versions={first.version: first}, at=NOW))
+    await write(store, Changes(current={"step": second}, versions={second.version: second}, at=NOW + 9))
+    [(step_id, version, _, created_at, updated_at)] = await store.read("get_step", step_id="step")
+    assert (step_id, version, created_at, updated_at) == ("step", second.version, NOW, NOW + 9)
+
+
+async def test_cancel_calls_are_kept_until_they_are_forgotten(store: Store) -> None:
+    call = CancelCall("work", "flow", "step", "work", "http://worker.test/cancel", AWKWARD, 0, NOW)
+    later = CancelCall("work", "flow", "step", "work", "http://worker.test/cancel", AWKWARD, 1, NOW + 50)
+    await write(store, Changes(calls={"work": call}))
+    await write(store, Changes(calls={"work": later}))
+    world = await load(store, Needs(calls={"work"}))
+    assert world.call("work") == later
+    assert await store.read("due_calls", now=NOW + 49, limit=9) == []
+    [row] = await store.read("due_calls", now=NOW + 50, limit=9)
+    assert (row[0], parse_json(row[5]), row[6]) == ("work", AWKWARD, 1)
+    assert (await store.read("next_call"))[0][0] == NOW + 50
+    await write(store, Changes(calls={"work": None}))
+    assert (await load(store, Needs(calls={"work"}))).call("work") is None
+    assert (await store.read("next_call"))[0][0] is None
+
+
+async def test_active_items_of_a_step_are_counted_over_all_flows(store: Store) -> None:
+    items = [
+        work_item(status, work_id=f"{status}-{flow}", flow_id=f"flow-{flow}") for status in WorkStatus for flow in "ab"
+    ]
+    await write(store, new_records(*items, work_item(work_id="other", step_id="other")))
+    world = await load(store, Needs(active_counts={"step", "nothing"}))
+    assert (world.active_count("step"), world.active_count("nothing")) == (2, 0)
+
+
+async def test_the_journal_keeps_the_order_of_a_batch_and_of_batches(store: Store) -> None:
+    def event(number: int) -> Event:
+        return Event(EventType.WORK_HEARTBEAT, NOW - number, "flow", "step", "work", number, {"n": number, **AWKWARD})
+
+    for start in range(0, 300, 100):
+        await write(store, Changes(events=[event(number) for number in range(start, start + 100)]))
+    rows = await store.read("journal_of_flow", flow_id="flow", after=0, limit=1000)
+    assert [row[6] for row in rows] == list(range(300))
+    assert [row[0] for row in rows] == sorted({row[0] for row in rows}), "numbers rise and none is used twice"
+    assert rows[5][1:7] == ("work_heartbeat", NOW - 5, "flow", "step", "work", 5)
+    assert parse_json(rows[5][7]) == {"n": 5, **AWKWARD}
+    assert (await store.read("last_seq"))[0][0] == rows[-1][0]

@@ -1,0 +1,351 @@
+"""Group commit on a real store: who is answered what when commands share a transaction, and what is durable then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable, UnknownStep
+from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.results import StepResult
+from counterfoil.engine.complete import Complete
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.start import Start
+from counterfoil.engine.steps import DeleteStep, PutStep
+from counterfoil.observability.metrics import Metrics
+from counterfoil.store.commit import Command, GroupCommit, Transaction
+from counterfoil.store.sqlite.store import SqliteStore
+from counterfoil.store.world import Changes, Needs, World
+from counterfoil.testing.simulator import StillClock
+from tests.store.backends import load, write
+from tests.store.records import DEFAULTS, NOW, RETRY, flow_record, new_records, step_run, step_version, work_item
+
+CLOCK = StillClock(NOW)
+CONTEXT = EngineContext(Receipts([b"secret"]), defaults=DEFAULTS, clock=CLOCK)
+FULL = "CREATE TRIGGER full BEFORE INSERT ON step_versions BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+
+
+@dataclass
+class Put:
+    """Registers a step, and whatever else is asked of it."""
+
+    step_id: str
+    then: Callable[[World], Any] = lambda world: None
+
+    def needs(self, needs: Needs) -> None:
+        pass
+
+    def decide(self, world: World, now: int) -> str:
+        world.register(self.step_id, step_version(self.step_id))
+        world.record(Event(EventType.CANCEL_DELIVERED, now, self.step_id, data={}))
+        self.then(world)
+        return self.step_id
+
+
+def refuse(_: World) -> None:
+    raise UnknownStep("no")
+
+
+def crash(_: World) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+class Watched:
+    """The real store, with a count of what is asked of it."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.begins: list[Needs] = []
+        self.loads: list[dict[str, set[str]]] = []
+        self.commits = 0
+        self.rollbacks = 0
+
+    async def begin(self, needs: Needs, world: World) -> Transaction:
+        self.begins.append(needs)
+        return WatchedTransaction(self, await self._store.begin(needs, world))
+
+
+class WatchedTransaction:
+    def __init__(self, watched: Watched, inner: Transaction) -> None:
+        self._watched = watched
+        self._inner = inner
+
+    async def load(self, needs: Needs, world: World) -> None:
+        self._watched.loads.append({kind: set(keys) for kind, keys in vars(needs).items() if keys})
+        await self._inner.load(needs, world)
+
+    async def commit(self, changes: Changes) -> None:
+        self._watched.commits += 1
+        await self._inner.commit(changes)
+
+    async def rollback(self) -> None:
+        self._watched.rollbacks += 1
+        await self._inner.rollback()
+
+
+@dataclass
+class Rig:
+    store: SqliteStore
+    watched: Watched
+    commit: GroupCommit
+
+    async def answers(self, *commands: Command[Any]) -> list[Any]:
+        """What becomes of commands that come at once: answers and errors."""
+        return await asyncio.gather(*map(self.commit.submit, commands), return_exceptions=True)
+
+    async def steps(self) -> list[str]:
+        return [row[0] for row in await self.store.read("list_steps")]
+
+    async def told(self) -> list[str]:
+        return [row[3] for row in await self.store.read("journal_after", after=0, limit=999)]
+
+    def by_hand(self, statement: str) -> None:
+        with contextlib.closing(sqlite3.connect(self.store.path, isolation_level=None)) as connection:
+            connection.execute(statement)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "counterfoil.db", CLOCK, DEFAULTS)
+    await store.open()
+    yield store
+    await store.close()
+
+
+def group_commit(backend: Watched, backlog: int = 1000, batch: int = 100) -> GroupCommit:
+    return GroupCommit(backend, CLOCK, Metrics(), {}, backlog_limit=backlog, batch_limit=batch)
+
+
+@pytest.fixture
+async def rig(store: SqliteStore) -> AsyncIterator[Rig]:
+    watched = Watched(store)
+    commit = group_commit(watched)
+    commit.start()
+    yield Rig(store, watched, commit)
+    await commit.close()
+
+
+def kinds(answers: list[Any]) -> list[Any]:
+    return [type(answer) if isinstance(answer, Exception) else answer for answer in answers]
+
+
+async def test_one_transaction_serves_all_that_came_at_once(rig: Rig) -> None:
+    assert await rig.answers(*(Put(f"s{number}") for number in range(20))) == [f"s{n}" for n in range(20)]
+    assert (len(rig.watched.begins), rig.watched.commits) == (1, 1)
+    assert len(await rig.steps()) == 20
+
+
+async def test_bad_commands_do_not_spoil_their_neighbours(rig: Rig) -> None:
+    answers = await rig.answers(Put("a"), Put("b", refuse), Put("c"), Put("d", crash), Put("e"), Put("f", refuse))
+    assert kinds(answers) == ["a", UnknownStep, "c", InternalError, "e", UnknownStep]
+    assert rig.watched.commits == 1
+    assert await rig.steps() == ["a", "c", "e"]
+    assert await rig.told() == ["a", "c", "e"], "what was refused left no trace, not even in the journal"
+
+
+async def test_a_bug_tells_its_client_nothing(rig: Rig) -> None:
+    [answer] = await rig.answers(Put("a", crash))
+    assert type(answer) is InternalError
+    assert "bug" not in str(answer.body())
+    assert await rig.answers(Put("a")) == ["a"], "and the writer goes on"
+
+
+async def test_the_second_of_two_sees_what_the_first_did(rig: Rig) -> None:
+    version = step_version()
+    assert await rig.answers(PutStep(version), PutStep(version), DeleteStep("step"), PutStep(version)) == [
+        True,
+        False,
+        None,
+        True,
+    ]
+    assert rig.watched.commits == 1
+
+
+async def test_the_second_of_two_does_not_see_what_the_first_was_refused(rig: Rig) -> None:
+    answers = await rig.answers(Put("step", refuse), PutStep(step_version()))
+    assert kinds(answers) == [UnknownStep, True]
+
+
+async def test_commands_that_change_nothing_are_not_committed(rig: Rig) -> None:
+    version = step_version()
+    await rig.answers(PutStep(version))
+    assert await rig.answers(PutStep(version), PutStep(version)) == [False, False]
+    assert (rig.watched.commits, rig.watched.rollbacks) == (1, 1)
+
+
+async def test_what_was_missed_is_loaded_once_for_all(rig: Rig) -> None:
+    await rig.answers(Put("known"))
+    looks: list[str] = []
+
+    def look_at(*step_ids: str) -> Callable[[World], None]:
+        def look(world: World) -> None:
+            looks.append(",".join(step_ids))
+            for step_id in step_ids:
+                world.current_version(step_id)
+
+        return look
+
+    answers = await rig.answers(
+        Put("a", look_at("known")), Put("b", look_at("known", "unknown")), Put("c"), Put("d", look_at("known"))
+    )
+    assert answers == ["a", "b", "c", "d"]
+    assert rig.watched.loads == [{"steps": {"known"}}, {"steps": {"unknown"}}]
+    assert len(looks) == 2 * 3 + 1, "each is decided again only when something it missed was loaded"
+    assert await rig.steps() == ["a", "b", "c", "d", "known"]
+    assert sorted(await rig.told()) == ["a", "b", "c", "d", "known"], "deciding twice tells once"
+
+
+async def test_what_is_not_there_is_not_looked_for_for_ever(rig: Rig) -> None:
+    answers = await rig.answers(Put("a", lambda world: world.version("nowhere")), Put("b"))
+    assert kinds(answers) == [InternalError, "b"]
+    assert len(rig.watched.loads) == 1
+
+
+async def test_a_failed_commit_fails_all_and_nothing_is_written(rig: Rig) -> None:
+    rig.by_hand(FULL)
+    answers = await rig.answers(Put("a"), Put("b", refuse), Put("c"))
+    assert kinds(answers) == [Unavailable] * 3
+    rig.by_hand("DROP TRIGGER full")
+    assert await rig.steps() == []
+    assert await rig.told() == []
+    assert await rig.answers(Put("a"), Put("c")) == ["a", "c"], "the same may be sent again"
+
+
+async def test_a_failed_load_fails_all(rig: Rig) -> None:
+    rig.by_hand("ALTER TABLE steps RENAME TO elsewhere")
+    assert kinds(await rig.answers(PutStep(step_version()), Put("a"))) == [Unavailable] * 2
+    assert kinds(await rig.answers(Put("a", lambda world: world.current_version("b")), Put("c"))) == [Unavailable] * 2
+    rig.by_hand("ALTER TABLE elsewhere RENAME TO steps")
+    assert await rig.answers(PutStep(step_version()), Put("a")) == [True, "a"]
+
+
+async def test_a_guard_that_refuses_fails_all_and_nothing_is_written(rig: Rig) -> None:
+    """A row that is not as the decision saw it: a bug or another program, never something to paper over."""
+    version = step_version()
+    await rig.answers(PutStep(version))
+    await write(rig.store, new_records(flow_record(), step_run(), work_item(version=version.version)))
+    rig.by_hand("CREATE TRIGGER stubborn BEFORE UPDATE ON work BEGIN SELECT RAISE(IGNORE); END")
+    report = Complete("work", StepResult(success=True), RETRY)
+    assert kinds(await rig.answers(report, Put("a"))) == [InternalError] * 2
+    assert (await rig.steps(), await rig.told()) == (["step"], [])
+    rig.by_hand("DROP TRIGGER stubborn")
+    assert kinds(await rig.answers(report))[0].verdict == "accepted"
+
+
+async def test_past_the_backlog_nothing_is_taken(store: SqliteStore) -> None:
+    commit = group_commit(Watched(store), backlog=3)  # not started: everything waits
+    waiting = [asyncio.create_task(commit.submit(Put(f"s{number}"))) for number in range(3)]
+    await asyncio.sleep(0)
+    assert commit.backlog == 3
+    with pytest.raises(Unavailable, match="too much is waiting"):
+        await commit.submit(Put("one more"))
+    assert not commit.enqueue(Put("another"), lambda answer: None)
+    commit.start()
+    assert await asyncio.gather(*waiting) == ["s0", "s1", "s2"]
+    assert await commit.submit(Put("one more")) == "one more"
+    await commit.close()
+
+
+async def test_a_batch_takes_no_more_than_its_limit(store: SqliteStore) -> None:
+    watched = Watched(store)
+    commit = group_commit(watched, batch=4)
+    commit.start()
+    await asyncio.gather(*(commit.submit(Put(f"s{number}")) for number in range(10)))
+    assert watched.commits == 3
+    await commit.close()
+
+
+async def test_closing_commits_what_waits_and_takes_nothing_more(store: SqliteStore) -> None:
+    commit = group_commit(Watched(store), batch=2)
+    waiting = [asyncio.create_task(commit.submit(Put(f"s{number}"))) for number in range(5)]
+    await asyncio.sleep(0)
+    commit.start()
+    await commit.close()
+    assert commit.closed
+    assert await asyncio.gather(*waiting) == [f"s{number}" for number in range(5)]
+    with pytest.raises(Unavailable, match="stopping"):
+        await commit.submit(Put("late"))
+    assert len(await store.read("list_steps")) == 5
+
+
+async def test_closing_what_was_never_started_is_harmless(store: SqliteStore) -> None:
+    await group_commit(Watched(store)).close()
+
+
+async def test_nobody_is_answered_before_the_commit_and_what_follows_from_it(rig: Rig) -> None:
+    story: list[str] = []
+
+    def committed(world: World) -> None:
+        story.append(f"{rig.watched.commits} committed {sorted(world.changes.current)}")
+
+    rig.commit.committed = committed
+
+    async def ask(step_id: str) -> None:
+        await rig.commit.submit(Put(step_id))
+        story.append(f"{step_id} answered")
+
+    await asyncio.gather(ask("a"), ask("b"))
+    assert story == ["1 committed ['a', 'b']", "a answered", "b answered"]
+
+
+async def test_what_follows_from_a_commit_cannot_undo_its_answers(rig: Rig) -> None:
+    def committed(world: World) -> None:
+        raise ZeroDivisionError
+
+    rig.commit.committed = committed
+    assert await rig.answers(Put("a"), Put("b")) == ["a", "b"]
+
+
+async def test_whoever_asked_may_be_gone(rig: Rig) -> None:
+    asking = asyncio.create_task(rig.commit.submit(Put("a")))
+    await asyncio.sleep(0)
+    asking.cancel()
+    assert await rig.answers(Put("b")) == ["b"]
+    assert await rig.steps() == ["a", "b"], "a command that was taken is carried out"
+
+
+async def test_one_that_cannot_be_told_does_not_keep_the_others_from_being_told(rig: Rig) -> None:
+    told: list[Any] = []
+
+    def fall_over(answer: Any) -> None:
+        told.append(answer)
+        raise ConnectionResetError("the connection is gone")
+
+    for _ in range(2):
+        assert rig.commit.enqueue(Put("a"), fall_over)
+        assert await rig.answers(Put("b")) == ["b"]
+    assert told == ["a", "a"], "each is told once"
+    rig.by_hand(FULL)
+    rig.commit.enqueue(Put("c"), fall_over)
+    assert kinds(await rig.answers(Put("d"))) == [Unavailable]
+    rig.by_hand("DROP TRIGGER full")
+    assert await rig.answers(Put("d")) == ["d"], "nor the writer from going on"
+
+
+async def test_enqueued_commands_are_told_of_refusals_too(rig: Rig) -> None:
+    told: list[Any] = []
+    rig.commit.enqueue(Put("a", refuse), told.append)
+    rig.commit.enqueue(Put("b"), told.append)
+    await rig.answers(Put("c"))
+    assert kinds(told) == [UnknownStep, "b"]
+    assert isinstance(told[0], CounterfoilError)
+
+
+@pytest.mark.parametrize("last", [PutStep(step_version(name="second")), DeleteStep("step")], ids=["changed", "deleted"])
+async def test_a_flow_keeps_a_version_that_was_current_for_a_moment_only(rig: Rig, last: Command[Any]) -> None:
+    first = step_version()
+    start = Start(StartFlow(flow_id="flow", goals=["step"]), CONTEXT)
+    answers = await rig.answers(PutStep(first), start, last)
+    assert not [answer for answer in answers if isinstance(answer, Exception)]
+    assert rig.watched.commits == 1
+    world = await load(rig.store, Needs(versions={first.version}))
+    assert world.version(first.version) == first, "another process can go on with the flow"

@@ -1,0 +1,185 @@
+"""Settling: when steps and flows end, and what happens to what is still open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.model import StepVersion
+from counterfoil.domain.results import StepResult
+from counterfoil.domain.settle import end_early, settle, step_is_open
+from counterfoil.domain.states import FINAL_STEPS, FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.work import acknowledge, fail, report
+from counterfoil.store.world import NotLoaded, World
+from tests.store.records import NOW, RETRY, flow_record, step_run, step_version, work_item
+
+LATER = NOW + 500
+
+
+class Story:
+    """A flow with some steps of one item each, all of them sent."""
+
+    def __init__(self, *step_ids: str, goals: bool = True, knows_what_is_open: bool = True, **fields: Any) -> None:
+        self.version: StepVersion = step_version(**fields)
+        self.world = World({self.version.version: self.version})
+        self.world.add_flow("flow", flow_record(open_steps=len(step_ids)))
+        for step_id in step_ids:
+            name = self.version.version
+            self.world.add_step_run(step_run(step_id=step_id, version=name, goal=goals))
+            work_id = f"work-of-{step_id}"
+            self.world.add_work(work_id, work_item(work_id=work_id, step_id=step_id, version=name))
+        if knows_what_is_open:
+            self.world.know_open(["flow"])
+
+    def report(self, step_id: str, result: StepResult) -> None:
+        _, events = report(self.world.work(f"work-of-{step_id}"), result, self.version, RETRY, LATER)
+        self.then(*events)
+
+    def then(self, *events: Event) -> None:
+        """Record events and settle, as every command does."""
+        for event in events:
+            self.world.record(event)
+        settle(self.world, "flow", LATER)
+        self.world.keep()
+
+    def states(self) -> dict[str, str]:
+        """Flow, steps and work, by name."""
+        changes = self.world.changes
+        shown = {"flow": str(self.world.flow("flow").status)}
+        shown |= {step_id: str(step.status) for (_, step_id), step in changes.steps.items()}
+        return shown | {work_id: str(work.status) for work_id, work in changes.work.items()}
+
+    def told(self) -> list[str]:
+        return [str(event.type) for event in self.world.changes.events]
+
+
+def success(**outputs: Any) -> StepResult:
+    return StepResult(success=True, outputs=outputs)
+
+
+def test_a_flow_completes_with_its_only_step() -> None:
+    story = Story("a")
+    story.report("a", success(x=1))
+    assert story.told() == ["work_succeeded", "step_completed", "flow_completed"]
+    assert story.states() == {"flow": "completed", "a": "completed", "work-of-a": "succeeded"}
+    assert story.world.changes.events[-1].data == {"outputs": {"x": 1}}
+    assert story.world.flow("flow").outputs == {"x": 1}
+
+
+def test_a_flow_completes_with_its_last_step() -> None:
+    story = Story("a", "b")
+    story.report("a", success(x=1))
+    assert story.states() == {"flow": "active", "a": "completed", "work-of-a": "succeeded"}
+    story.report("b", success(x=2, y=2))
+    assert story.states()["flow"] == "completed"
+    assert story.world.flow("flow").outputs == {"x": 1, "y": 2}
+
+
+def test_a_flow_is_given_what_its_step_declares() -> None:
+    story = Story("a", attributes={"text": {"role": "output", "type": "string"}})
+    story.report("a", success(text="t", secret="s"))
+    assert story.world.flow("flow").outputs == {"text": "t"}
+
+
+def test_an_attempt_given_back_ends_nothing() -> None:
+    story = Story("a")
+    story.report("a", StepResult(success=False, retriable=True))
+    assert story.states() == {"flow": "active", "work-of-a": "not_completed"}
+
+
+def test_a_flow_fails_with_its_first_goal_and_cancels_the_others() -> None:
+    story = Story("a", "b", "c")
+    story.report("b", success())
+    story.report("a", StepResult(success=False, error="broken"))
+    assert story.states() == {
+        "flow": "failed",
+        "a": "failed",
+        "b": "completed",
+        "c": "cancelled",
+        "work-of-a": "failed",
+        "work-of-b": "succeeded",
+        "work-of-c": "cancelled",
+    }
+    assert story.told()[2:] == ["work_failed", "step_failed", "work_cancelled", "step_cancelled", "flow_failed"]
+    flow = story.world.flow("flow")
+    assert flow.error == {"code": "STEP_FAILED", "message": "broken", "step_id": "a", "work_id": "work-of-a"}
+    assert flow.open_steps == 0
+
+
+def test_a_step_that_is_no_goal_may_fail() -> None:
+    story = Story("a", "b", goals=False)
+    story.then(fail(story.world.work("work-of-a"), LATER, "X", "m", "response"))
+    assert story.states() == {"flow": "active", "a": "failed", "work-of-a": "failed"}
+    story.report("b", success())
+    assert story.states()["flow"] == "completed"
+
+
+def test_a_flow_that_has_ended_stays_as_it_is() -> None:
+    story = Story("a")
+    story.report("a", success())
+    told = story.told()
+    story.then()
+    assert story.told() == told
+
+
+def test_a_step_that_has_ended_is_not_ended_again() -> None:
+    story = Story("a", "b", goals=False)
+    world = story.world
+    world.add_work("second", work_item(work_id="second", step_id="a", version=story.version.version))
+    story.then(fail(world.work("work-of-a"), LATER, "X", "m", "response"))
+    story.then(acknowledge(world.work("second"), LATER, 200, None))
+    assert story.told() == ["work_failed", "step_failed", "work_acknowledged"]
+
+
+def test_settling_looks_at_what_was_touched_and_not_at_the_rest() -> None:
+    story = Story("a", "b", "c", knows_what_is_open=False)
+    story.report("a", success())
+    with pytest.raises(NotLoaded):  # only ending the flow early needs all that is open
+        story.report("b", StepResult(success=False))
+
+
+@pytest.mark.parametrize(("attempt", "calls"), [(0, 0), (1, 1)])
+def test_a_worker_is_told_of_the_cancellation_of_what_it_was_sent(attempt: int, calls: int) -> None:
+    version = step_version(cancel_url="http://worker.test/cancel")
+    world = World({version.version: version})
+    world.add_flow("flow", flow_record())
+    world.add_step_run(step_run(step_id="a", version=version.version))
+    status = WorkStatus.ACTIVE if attempt else WorkStatus.PENDING
+    world.add_work("work-a", work_item(status, work_id="work-a", step_id="a", version=version.version))
+    world.know_open(["flow"])
+    end_early(world, "flow", LATER, EventType.FLOW_CANCELLED, {}, "the flow was cancelled")
+    world.keep()
+    assert len(world.changes.calls) == calls
+    for call in world.changes.calls.values():
+        assert call is not None
+        assert (call.url, call.due_at, call.attempt) == ("http://worker.test/cancel", LATER, 0)
+        assert call.body["metadata"] == {
+            "flow_id": "flow",
+            "step_id": "a",
+            "work_id": "work-a",
+            "attempt": 1,
+            "idempotency_key": "key",
+        }
+        assert call.body["reason"] == "the flow was cancelled"
+
+
+def test_without_a_cancel_url_nobody_is_told() -> None:
+    story = Story("a")
+    end_early(story.world, "flow", LATER, EventType.FLOW_CANCELLED, {}, "the flow was cancelled")
+    story.world.keep()
+    assert story.world.changes.calls == {}
+    assert story.states() == {"flow": "cancelled", "a": "cancelled", "work-of-a": "cancelled"}
+
+
+def test_ending_a_flow_without_open_steps_looks_at_nothing() -> None:
+    world = World({})
+    world.add_flow("flow", flow_record(open_steps=0))
+    end_early(world, "flow", LATER, EventType.FLOW_CANCELLED, {}, "the flow was cancelled")
+    assert world.flow("flow").status is FlowStatus.CANCELLED
+
+
+@pytest.mark.parametrize("status", StepStatus)
+def test_a_step_is_open_until_it_has_ended(status: StepStatus) -> None:
+    assert step_is_open(step_run(status)) == (status not in FINAL_STEPS)
