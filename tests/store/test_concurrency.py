@@ -19,7 +19,8 @@ from counterfoil.engine.claim import Claim
 from counterfoil.engine.complete import Beat, Complete
 from counterfoil.engine.expire import ExpireOverdue
 from counterfoil.observability.metrics import Metrics
-from counterfoil.store.commit import Command, GroupCommit
+from counterfoil.store.batch import Command
+from counterfoil.store.commit import GroupCommit
 from counterfoil.store.protocol import Store
 from counterfoil.store.world import Changes, World
 from counterfoil.testing.simulator import StillClock
