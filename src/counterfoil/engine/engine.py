@@ -212,6 +212,9 @@ class Engine:
             if work.status is not WorkStatus.ACTIVE and work.step_id in slots.full:
                 slots.full.discard(work.step_id)
                 self.wakeups.now(SweepName.REQUEUE)
+        for step_id in slots.full.intersection(changes.current):  # another definition may allow more
+            slots.full.discard(step_id)
+            self.wakeups.now(SweepName.REQUEUE)
         for call in changes.calls.values():
             if call is not None:
                 self.wakeups.at(SweepName.CANCEL_CALLS, call.due_at)

@@ -10,15 +10,15 @@ once and decides that command again. Decisions are pure, so deciding twice is sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from counterfoil.domain.errors import UnknownFlow, UnknownWork
 from counterfoil.domain.events import (
+    ENDS_FLOW,
     ENDS_STEP,
     ENDS_WORK,
-    FLOW_STATUS_OF,
     Event,
     EventType,
     evolve_flow,
@@ -248,30 +248,70 @@ class World:
 
     def record(self, event: Event) -> None:
         """Apply an event to the drafts that it concerns and note it for the journal."""
-        kind = event.type
-        if kind is EventType.WORK_CREATED:
-            work = work_from(event)
-            self._draft_work[work.work_id] = work
-            self._draft_new.work.add(work.work_id)
-        elif kind is EventType.STEP_STARTED:
-            step = step_from(event)
-            self._draft_steps[(step.flow_id, step.step_id)] = step
-            self._draft_new.steps.add((step.flow_id, step.step_id))
-        elif kind is EventType.FLOW_STARTED:
-            self._draft_flows[event.flow_id] = flow_from(event)
-            self._draft_new.flows.add(event.flow_id)
-        elif kind in FLOW_STATUS_OF:
-            evolve_flow(self._edit_flow(event.flow_id), event)
-        elif kind in ENDS_STEP:
-            assert event.step_id is not None
-            evolve_step(self._edit_step(event.flow_id, event.step_id), event)
-            evolve_flow(self._edit_flow(event.flow_id), event)
-        elif event.work_id is not None and kind not in (EventType.CANCEL_DELIVERED, EventType.CANCEL_UNDELIVERED):
-            evolve_work(self._edit_work(event.work_id), event)
-            if kind in ENDS_WORK:
-                assert event.step_id is not None
-                evolve_step(self._edit_step(event.flow_id, event.step_id), event)
+        self._APPLY[event.type](self, event)
         self._draft_events.append(event)
+
+    def _apply_to_work(self, event: Event) -> None:
+        work_id = event.work_id or ""
+        draft = self._draft_work.get(work_id)
+        if draft is None:
+            draft = self._draft_work[work_id] = self.work(work_id).draft()
+        evolve_work(draft, event)
+
+    def _end_work(self, event: Event) -> None:
+        self._apply_to_work(event)
+        self._apply_to_step(event)
+
+    def _apply_to_step(self, event: Event) -> None:
+        key = (event.flow_id, event.step_id or "")
+        draft = self._draft_steps.get(key)
+        if draft is None:
+            draft = self._draft_steps[key] = self.step_run(*key).draft()
+        evolve_step(draft, event)
+
+    def _end_step(self, event: Event) -> None:
+        self._apply_to_step(event)
+        self._apply_to_flow(event)
+
+    def _apply_to_flow(self, event: Event) -> None:
+        draft = self._draft_flows.get(event.flow_id)
+        if draft is None:
+            draft = self._draft_flows[event.flow_id] = self.flow(event.flow_id).draft()
+        evolve_flow(draft, event)
+
+    def _create_work(self, event: Event) -> None:
+        work = work_from(event)
+        self._draft_work[work.work_id] = work
+        self._draft_new.work.add(work.work_id)
+
+    def _create_step(self, event: Event) -> None:
+        step = step_from(event)
+        self._draft_steps[(step.flow_id, step.step_id)] = step
+        self._draft_new.steps.add((step.flow_id, step.step_id))
+
+    def _create_flow(self, event: Event) -> None:
+        self._draft_flows[event.flow_id] = flow_from(event)
+        self._draft_new.flows.add(event.flow_id)
+
+    def _note_only(self, event: Event) -> None:
+        """It changes no record: the journal alone tells of it."""
+
+    _APPLY: ClassVar[dict[EventType, Callable[[World, Event], None]]] = {
+        EventType.FLOW_STARTED: _create_flow,
+        EventType.STEP_STARTED: _create_step,
+        EventType.WORK_CREATED: _create_work,
+        EventType.CANCEL_DELIVERED: _note_only,
+        EventType.CANCEL_UNDELIVERED: _note_only,
+        EventType.WORK_DISPATCHED: _apply_to_work,
+        EventType.WORK_ACKNOWLEDGED: _apply_to_work,
+        EventType.WORK_HEARTBEAT: _apply_to_work,
+        EventType.WORK_POSTPONED: _apply_to_work,
+        EventType.WORK_NOT_COMPLETED: _apply_to_work,
+        **dict.fromkeys(ENDS_WORK, _end_work),
+        **dict.fromkeys(ENDS_STEP, _end_step),
+        **dict.fromkeys(ENDS_FLOW, _apply_to_flow),
+    }
+    """What each event changes: the end of an item also counts in its step, the end of a step in its flow."""
 
     def start_with(self, inputs: FlowInputs) -> None:
         """Note what a new flow was started with. A flow that begins here is known whole."""
@@ -291,11 +331,9 @@ class World:
     def keep(self) -> None:
         """The command was decided: its drafts become the world's."""
         changes = self.changes
-        if self._draft_new.flows:
+        if self._draft_new.any():
             changes.new.flows |= self._draft_new.flows
-        if self._draft_new.steps:
             changes.new.steps |= self._draft_new.steps
-        if self._draft_new.work:
             changes.new.work |= self._draft_new.work
         for flow_id, flow in self._draft_flows.items():
             self._flows[flow_id] = changes.flows[flow_id] = flow
@@ -320,33 +358,18 @@ class World:
         """The command was refused: nothing of it remains."""
         self._clear()
 
-    def _edit_work(self, work_id: str) -> Work:
-        draft = self._draft_work.get(work_id)
-        if draft is None:
-            draft = self._draft_work[work_id] = self.work(work_id).draft()
-        return draft
-
-    def _edit_step(self, flow_id: str, step_id: str) -> StepRun:
-        draft = self._draft_steps.get((flow_id, step_id))
-        if draft is None:
-            draft = self._draft_steps[(flow_id, step_id)] = self.step_run(flow_id, step_id).draft()
-        return draft
-
-    def _edit_flow(self, flow_id: str) -> Flow:
-        draft = self._draft_flows.get(flow_id)
-        if draft is None:
-            draft = self._draft_flows[flow_id] = self.flow(flow_id).draft()
-        return draft
-
     def _clear(self) -> None:
-        self._draft_flows = {}
-        self._draft_steps = {}
-        self._draft_work = {}
-        self._draft_new = NewKeys()
         self._draft_events = []
-        self._draft_calls = {}
-        self._draft_inputs = {}
-        self._draft_current = {}
+        self._draft_work = {}
+        self._draft_steps = {}
+        self._draft_flows = {}
+        if self._draft_new.any():
+            self._draft_new = NewKeys()
+            self._draft_inputs = {}
+        if self._draft_calls:
+            self._draft_calls = {}
+        if self._draft_current:
+            self._draft_current = {}
 
 
 class NewKeys:
@@ -358,6 +381,9 @@ class NewKeys:
         self.flows: set[str] = set()
         self.steps: set[tuple[str, str]] = set()
         self.work: set[str] = set()
+
+    def any(self) -> bool:
+        return bool(self.flows or self.steps or self.work)
 
 
 @dataclass

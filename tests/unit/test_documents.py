@@ -1,0 +1,221 @@
+"""Rows as the API shows them: complete, in the forms of the contract, and JSON passed on as it was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.steps import WorkDefaults
+from counterfoil.engine.documents import (
+    attempt_documents,
+    event_document,
+    fragment,
+    listed_flow,
+    registered_step,
+    step_document,
+    work_document,
+)
+from tests.store.records import NOW, definition
+
+AT = "2027-01-15T08:00:00.000Z"
+LATER = "2027-01-15T08:00:00.500Z"
+
+
+def shown(document: Any) -> Any:
+    """As whoever asked receives it."""
+    return orjson.loads(orjson.dumps(document))
+
+
+def work_row(**fields: Any) -> tuple[Any, ...]:
+    known: dict[str, Any] = {
+        "ordinal": 7,
+        "work_id": "work",
+        "flow_id": "flow",
+        "step_id": "step",
+        "item": 0,
+        "status": "active",
+        "attempt": 1,
+        "due_at": NOW + 500,
+        "deadline_at": NOW + 500,
+        "hold": None,
+        "progress": None,
+        "message": None,
+        "result": None,
+        "error": None,
+        "created_at": NOW,
+        "sent_at": NOW,
+        "acknowledged_at": None,
+        "recorded_at": None,
+        "idempotency_key": "key",
+    }
+    return tuple({**known, **fields}.values())
+
+
+def test_json_is_passed_on_as_it_is() -> None:
+    assert orjson.dumps(fragment('{"a":1.10}')) == b'{"a":1.10}'
+    assert shown(fragment(None)) is None
+    assert shown(fragment(None, "{}")) == {}
+
+
+def test_active_work() -> None:
+    assert shown(work_document(work_row(progress="0.5", message="m"))) == {
+        "work_id": "work",
+        "flow_id": "flow",
+        "step_id": "step",
+        "item": 0,
+        "status": "active",
+        "attempt": 1,
+        "next_attempt_at": None,
+        "deadline_at": LATER,
+        "hold": None,
+        "progress": 0.5,
+        "message": "m",
+        "outputs": None,
+        "error": None,
+        "idempotency_key": "key",
+        "created_at": AT,
+        "sent_at": AT,
+        "acknowledged_at": None,
+        "recorded_at": None,
+    }
+
+
+@pytest.mark.parametrize("status", ["pending", "not_completed"])
+def test_what_waits_shows_its_next_attempt(status: str) -> None:
+    document = shown(work_document(work_row(status=status, deadline_at=None)))
+    assert (document["next_attempt_at"], document["deadline_at"]) == (LATER, None)
+
+
+def test_what_has_ended_shows_what_came_of_it() -> None:
+    result = '{"success":true,"outputs":{"amount":12345678901234567890},"error":null}'
+    row = work_row(
+        status="succeeded", due_at=None, deadline_at=None, result=result, recorded_at=NOW, error='{"code":"X"}'
+    )
+    document = shown(work_document(row))
+    assert (document["outputs"], document["recorded_at"]) == ({"amount": 12345678901234567890}, AT)
+    assert document["error"] == {"code": "X"}
+    assert "result" not in document
+
+
+def test_a_flow_in_a_list() -> None:
+    row = (3, "flow", "failed", '["a","b"]', NOW, None, '{"code":"X"}', NOW + 500, '{"m":1}', '{"k":"v"}')
+    assert shown(listed_flow(row)) == {
+        "flow_id": "flow",
+        "status": "failed",
+        "goals": ["a", "b"],
+        "outputs": {},
+        "error": {"code": "X"},
+        "metadata": {"m": 1},
+        "labels": {"k": "v"},
+        "created_at": AT,
+        "finished_at": LATER,
+    }
+
+
+def test_a_step_shows_what_it_inherits_and_of_its_attributes_what_was_given() -> None:
+    given = definition(
+        work={"max_retries": 1}, attributes={"mode": {"role": "const", "value": "fast"}, "text": {"role": "output"}}
+    )
+    row = ("step", "version", given.model_dump_json(by_alias=True, exclude_unset=True), NOW, NOW + 500)
+    document = shown(step_document(row, WorkDefaults(deadline_ms=77)))
+    assert document == shown(registered_step("step", "version", given, WorkDefaults(deadline_ms=77), NOW, NOW + 500))
+    assert (document["step_id"], document["name"], document["version"]) == ("step", "step", "version")
+    assert (document["created_at"], document["updated_at"]) == (AT, LATER)
+    assert (document["work"]["max_retries"], document["work"]["deadline_ms"]) == (1, 77)
+    assert document["attributes"] == {"mode": {"role": "const", "value": "fast"}, "text": {"role": "output"}}
+
+
+def test_a_step_has_the_name_that_it_was_given() -> None:
+    document = registered_step("step", "version", definition(name="Resize"), WorkDefaults(), NOW, NOW)
+    assert document["name"] == "Resize"
+
+
+def event_row(kind: str, at: int = NOW, attempt: int | None = 1, **data: Any) -> tuple[Any, ...]:
+    return (9, kind, at, "flow", "step", "work", attempt, dump_json(data).decode())
+
+
+def test_an_event_shows_its_times_as_times() -> None:
+    row = event_row("work_dispatched", deadline_at=NOW + 500, owner="node", due_at=None, init={"sent_at": 5})
+    document = shown(event_document(row))
+    assert document.pop("data") == {
+        "deadline_at": LATER,
+        "owner": "node",
+        "due_at": None,
+        "init": {"sent_at": 5},
+    }
+    assert document == {
+        "seq": 9,
+        "type": "work_dispatched",
+        "at": AT,
+        "flow_id": "flow",
+        "step_id": "step",
+        "work_id": "work",
+        "attempt": 1,
+    }
+
+
+def test_an_attempt_that_waits() -> None:
+    [attempt] = attempt_documents([event_row("work_created"), event_row("work_dispatched")])
+    assert attempt == {
+        "attempt": 1,
+        "sent_at": AT,
+        "acknowledged_at": None,
+        "ended_at": None,
+        "outcome": "waiting",
+        "delivery": None,
+        "error": None,
+        "next_attempt_at": None,
+    }
+
+
+def test_attempts_are_read_off_the_journal() -> None:
+    cause = {"code": "ENDPOINT_UNAVAILABLE", "message": "the endpoint answered 503"}
+    attempts = attempt_documents(
+        [
+            event_row("work_created"),
+            event_row("work_dispatched"),
+            event_row("work_not_completed", error=cause, delivery="answered", next_attempt_at=NOW + 500),
+            event_row("work_dispatched", NOW + 500),
+            event_row("work_acknowledged", NOW + 500),
+            event_row("work_heartbeat", NOW + 500),
+            event_row("work_succeeded", NOW + 500, result={}),
+        ]
+    )
+    assert [
+        (each["outcome"], each["delivery"], each["error"], each["next_attempt_at"], each["ended_at"])
+        for each in attempts
+    ] == [("not_completed", "answered", cause, LATER, AT), ("succeeded", "answered", None, None, LATER)]
+    assert [each["attempt"] for each in attempts] == [1, 2]
+    assert attempts[1]["acknowledged_at"] == LATER
+
+
+def test_a_late_result_ends_the_last_attempt() -> None:
+    attempts = attempt_documents(
+        [
+            event_row("work_dispatched"),
+            event_row("work_not_completed", error={"code": "X"}, delivery="unknown", next_attempt_at=NOW + 500),
+            event_row("work_succeeded", NOW + 500),
+        ]
+    )
+    assert [(each["outcome"], each["ended_at"], each["error"]) for each in attempts] == [("succeeded", LATER, None)]
+
+
+def test_a_postponed_attempt_shows_when_the_next_one_is_due() -> None:
+    back = {"code": "NOT_COMPLETED", "message": "busy"}
+    attempts = attempt_documents(
+        [
+            event_row("work_dispatched"),
+            event_row("work_not_completed", error={"code": "X"}, delivery="unknown", next_attempt_at=NOW),
+            event_row("work_postponed", NOW, error=back, next_attempt_at=NOW + 500),
+        ]
+    )
+    assert [(each["outcome"], each["error"], each["next_attempt_at"]) for each in attempts] == [
+        ("not_completed", back, LATER)
+    ]
+
+
+def test_work_cancelled_before_its_first_attempt_has_none() -> None:
+    assert attempt_documents([event_row("work_created"), event_row("work_cancelled")]) == []

@@ -1,0 +1,243 @@
+"""The world of a batch: drafts that are kept or leave no trace, and nothing seen that was not loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from counterfoil.domain.errors import UnknownFlow, UnknownWork
+from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.model import CancelCall
+from counterfoil.domain.states import FlowStatus, IllegalMove, StepStatus, WorkStatus
+from counterfoil.domain.work import cancel, dispatch
+from counterfoil.store.world import NO_CAPACITY, NotLoaded, World
+from tests.store.records import NOW, flow_inputs, flow_record, step_run, step_version, work_item
+
+LATER = NOW + 500
+VERSION = step_version()
+CALL = CancelCall("call", "flow", "step", "work", "http://worker.test/cancel", {}, 0, NOW)
+
+
+def loaded() -> World:
+    world = World({VERSION.version: VERSION})
+    world.add_flow("flow", flow_record())
+    world.add_step_run(step_run())
+    world.add_work("work", work_item())
+    world.add_inputs(flow_inputs())
+    world.add_current("step", VERSION.version)
+    world.add_call("call", CALL)
+    world.add_active_count("step", 2)
+    world.know_open(["flow"])
+    return world
+
+
+def start_flow(world: World, flow_id: str = "new") -> None:
+    world.record(Event(EventType.FLOW_STARTED, LATER, flow_id, data={"steps": {"step": VERSION.version}}))
+    world.start_with(flow_inputs(flow_id))
+    data: dict[str, Any] = {"version": VERSION.version, "goal": True, "items": 1}
+    world.record(Event(EventType.STEP_STARTED, LATER, flow_id, "step", data=data))
+    data = {"item": 0, "version": VERSION.version, "lane": "step@x", "idempotency_key": "key"}
+    world.record(Event(EventType.WORK_CREATED, LATER, flow_id, "step", f"work-of-{flow_id}", 0, data))
+
+
+@pytest.mark.parametrize(
+    ("look", "kind", "key"),
+    [
+        (lambda world: world.find_flow("f"), "flows", "f"),
+        (lambda world: world.flow("f"), "flows", "f"),
+        (lambda world: world.find_work("w"), "work", "w"),
+        (lambda world: world.work("w"), "work", "w"),
+        (lambda world: world.step_run("f", "s"), "open_flows", "f"),
+        (lambda world: world.open_work("f"), "open_flows", "f"),
+        (lambda world: world.open_steps("f"), "open_flows", "f"),
+        (lambda world: world.want_inputs("f"), "inputs", "f"),
+        (lambda world: world.version("v"), "versions", "v"),
+        (lambda world: world.current_version("s"), "steps", "s"),
+        (lambda world: world.call("c"), "calls", "c"),
+        (lambda world: world.active_count("s"), "active_counts", "s"),
+        (lambda world: world.count_active("s"), "active_counts", "s"),
+    ],
+)
+def test_what_was_not_loaded_is_named(look: Callable[[World], Any], kind: str, key: str) -> None:
+    with pytest.raises(NotLoaded) as caught:
+        look(World({}))
+    assert (caught.value.kind, caught.value.key) == (kind, key)
+    assert str(caught.value) == f"{kind} {key}"
+
+
+def test_what_was_loaded_is_seen() -> None:
+    world = loaded()
+    assert (world.flow("flow"), world.step_run("flow", "step"), world.work("work")) == (
+        flow_record(),
+        step_run(),
+        work_item(),
+    )
+    assert (world.inputs("flow"), world.current_version("step"), world.call("call")) == (flow_inputs(), VERSION, CALL)
+    assert (world.open_work("flow"), world.open_steps("flow")) == ([work_item()], [step_run()])
+    assert world.active_count("step") == 2
+    world.want_inputs("flow")
+    assert not world.changes.any()
+
+
+def test_what_is_known_not_to_be_there_is_refused() -> None:
+    world = World({})
+    world.add_flow("f", None)
+    world.add_work("w", None)
+    world.add_current("s", None)
+    assert (world.find_flow("f"), world.find_work("w"), world.current_version("s")) == (None, None, None)
+    with pytest.raises(UnknownFlow):
+        world.flow("f")
+    with pytest.raises(UnknownWork):
+        world.work("w")
+
+
+def test_what_is_loaded_again_does_not_replace_what_is_known() -> None:
+    world = loaded()
+    world.record(cancel(world.work("work"), LATER, "no"))
+    world.keep()
+    for _ in range(2):
+        world.add_work("work", work_item())
+        world.add_step_run(step_run())
+        world.add_flow("flow", flow_record())
+    assert world.work("work").status is WorkStatus.CANCELLED
+    assert world.step_run("flow", "step").open_items == 0
+
+
+def test_a_command_sees_its_own_drafts_before_they_are_kept() -> None:
+    world = loaded()
+    world.record(cancel(world.work("work"), LATER, "no"))
+    assert world.work("work").status is WorkStatus.CANCELLED
+    assert world.touched_work("flow") == [world.work("work")]
+    assert world.touched_work("another") == []
+    assert world.open_work("flow") == []
+
+
+def test_what_is_kept_is_written_and_seen_by_the_next() -> None:
+    world = loaded()
+    world.record(cancel(world.work("work"), LATER, "no"))
+    world.record(Event(EventType.STEP_CANCELLED, LATER, "flow", "step", data={}))
+    world.record(Event(EventType.FLOW_CANCELLED, LATER, "flow", data={}))
+    world.keep()
+    assert world.touched_work("flow") == [], "the next command has touched nothing yet"
+    changes = world.changes
+    assert changes.work["work"].status is WorkStatus.CANCELLED
+    assert changes.steps[("flow", "step")].status is StepStatus.CANCELLED
+    assert changes.flows["flow"].status is FlowStatus.CANCELLED
+    assert [event.type for event in changes.events] == ["work_cancelled", "step_cancelled", "flow_cancelled"]
+    assert not changes.new.work
+    assert changes.any()
+
+
+def test_what_is_discarded_leaves_no_trace() -> None:
+    world = loaded()
+    world.record(cancel(world.work("work"), LATER, "no"))
+    world.record(Event(EventType.STEP_CANCELLED, LATER, "flow", "step", data={}))
+    world.record(Event(EventType.FLOW_CANCELLED, LATER, "flow", data={}))
+    start_flow(world)
+    world.call_later(CALL)
+    world.register("step", None)
+    world.discard()
+    assert not world.changes.any()
+    assert (world.flow("flow"), world.step_run("flow", "step"), world.work("work")) == (
+        flow_record(),
+        step_run(),
+        work_item(),
+    )
+    assert world.current_version("step") == VERSION
+    with pytest.raises(NotLoaded):
+        world.find_flow("new")
+    with pytest.raises(NotLoaded):
+        world.find_work("work-of-new")
+
+
+def test_the_originals_are_never_touched() -> None:
+    original = work_item()
+    world = World({})
+    world.add_flow("flow", flow_record())
+    world.add_step_run(step_run())
+    world.add_work("work", original)
+    world.record(cancel(world.work("work"), LATER, "no"))
+    world.keep()
+    assert original == work_item()
+
+
+def test_a_refused_event_is_not_told() -> None:
+    world = loaded()
+    world.record(cancel(world.work("work"), LATER, "no"))
+    world.keep()
+    with pytest.raises(IllegalMove):
+        world.record(cancel(world.work("work"), LATER, "again"))
+    world.discard()
+    assert len(world.changes.events) == 1
+
+
+def test_a_flow_that_begins_here_is_known_whole() -> None:
+    world = loaded()
+    start_flow(world)
+    world.keep()
+    assert [work.work_id for work in world.open_work("new")] == ["work-of-new"]
+    assert [step.step_id for step in world.open_steps("new")] == ["step"]
+    assert world.inputs("new") == flow_inputs("new")
+    world.want_inputs("new")
+    new = world.changes.new
+    assert (new.flows, new.steps, new.work) == ({"new"}, {("new", "step")}, {"work-of-new"})
+
+
+def test_what_is_made_and_changed_in_one_batch_is_inserted_as_it_became() -> None:
+    world = loaded()
+    start_flow(world)
+    world.record(dispatch(world.work("work-of-new"), VERSION, "node", LATER))
+    world.keep()
+    world.record(cancel(world.work("work-of-new"), LATER, "no"))
+    world.keep()
+    assert world.changes.work["work-of-new"].status is WorkStatus.CANCELLED
+    assert "work-of-new" in world.changes.new.work
+
+
+def test_a_step_is_registered_and_taken_out_again() -> None:
+    world = loaded()
+    other = step_version(name="another")
+    world.register("step", other)
+    world.keep()
+    assert world.current_version("step") == other
+    world.register("step", None)
+    world.keep()
+    assert world.current_version("step") is None
+    assert world.changes.current == {"step": None}
+    assert world.changes.versions == {other.version: other}, "a flow may have been started with it in between"
+
+
+def test_cancel_calls_are_put_off_and_forgotten() -> None:
+    world = loaded()
+    world.call_later(CALL)
+    world.keep()
+    assert world.call("call") == CALL
+    world.forget_call("call")
+    world.keep()
+    assert world.call("call") is None
+    assert world.changes.calls == {"call": None}
+    assert world.changes.any(), "calls alone are a change"
+
+
+@pytest.mark.parametrize("kind", [EventType.CANCEL_DELIVERED, EventType.CANCEL_UNDELIVERED])
+def test_what_became_of_a_cancel_call_changes_no_record(kind: EventType) -> None:
+    world = loaded()
+    world.record(Event(kind, LATER, "flow", "step", "work", data={}))
+    world.keep()
+    assert [event.type for event in world.changes.events] == [kind]
+    assert (world.changes.work, world.changes.steps, world.changes.flows) == ({}, {}, {})
+
+
+def test_active_items_are_counted_on() -> None:
+    world = loaded()
+    world.count_active("step")
+    assert world.active_count("step") == 3
+
+
+def test_without_capacity_nothing_is_sent() -> None:
+    assert not NO_CAPACITY.take("step@x")
+    assert not NO_CAPACITY.take_at_once("step@x")
+    NO_CAPACITY.note_full("step")
+    assert World({}).capacity is NO_CAPACITY
