@@ -22,6 +22,10 @@ class Load:
     statuses: Counter[int] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
 
+    def note(self, status: bytes, seconds: float) -> None:
+        self.statuses[int(status)] += 1
+        self.latencies.append(seconds)
+
     @property
     def requests(self) -> int:
         return sum(self.statuses.values())
@@ -60,20 +64,15 @@ class _Connection(asyncio.Protocol):
             self._done.set_exception(error or ConnectionError("the server closed the connection"))
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while True:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            head = self._buffer[:end]
-            place = head.find(b"Content-Length: ")
-            length = int(head[place + 16 : head.find(b"\r\n", place) if b"\r\n" in head[place:] else end])
-            if len(self._buffer) < end + 4 + length:
-                return
-            self._buffer = self._buffer[end + 4 + length :]
-            self._load.statuses[int(head[9:12])] += 1
-            self._load.latencies.append(time.perf_counter() - self._sent_at)
-            self._send()
+        buffer = self._buffer + data if self._buffer else data
+        end = buffer.find(b"\r\n\r\n")
+        place = buffer.find(b"Content-Length: ", 0, end)
+        if end < 0 or len(buffer) < end + 4 + int(buffer[place + 16 : buffer.find(b"\r\n", place)]):
+            self._buffer = buffer
+            return
+        self._buffer = b""
+        self._load.note(buffer[9:12], time.perf_counter() - self._sent_at)
+        self._send()
 
     def _send(self) -> None:
         request = next(self._requests, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,14 +19,17 @@ class Node:
     settings: Settings
     engine: Counterfoil
     stack: contextlib.AsyncExitStack
+    stopping: asyncio.Future[None] | None = None
 
     @property
     def url(self) -> str:
         return self.engine.url
 
     async def stop(self) -> None:
-        """Stop gracefully; a second call does nothing."""
-        await self.stack.aclose()
+        """Stop gracefully; whoever calls it again waits for the same stop."""
+        if self.stopping is None:
+            self.stopping = asyncio.ensure_future(self.stack.aclose())
+        await asyncio.shield(self.stopping)
 
 
 StartNode = Callable[..., Awaitable[Node]]

@@ -33,7 +33,7 @@ from counterfoil.transport.http import HttpTransport
 from counterfoil.transport.signing import Signer, Verifier
 
 T = TypeVar("T")
-SWITCH_INTERVAL_SECONDS = 0.0005
+SWITCH_INTERVAL_SECONDS = 0.0001
 """How long one thread may keep the others waiting. The writer's thread needs the interpreter only for moments, but
 every moment that it waits for them is a moment in which nothing is committed."""
 

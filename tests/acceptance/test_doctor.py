@@ -62,7 +62,7 @@ async def stopped(engine: EngineProcess, client_of: ClientOf, endpoint: StepEndp
     endpoint.answer("/busy", Answer(503, headers={"Retry-After": "600"}))
     api = client_of(engine)
     for step_id in ("job", "busy"):
-        await api.put_step(step_id, endpoint.url(f"/{step_id}"))
+        await api.put_step(step_id, endpoint.url(f"/{step_id}"), work={"max_retries": 5})
     await api.start("job", flow_id="done")
     await api.succeed(await endpoint.received("/job"), good=1)
     await api.final("done")

@@ -47,9 +47,9 @@ async def test_a_late_result_is_accepted_while_the_item_waits(api: Api, endpoint
 
 async def test_heartbeats_hold_the_deadline_off(api: Api, endpoint: StepEndpoint) -> None:
     """As long as the worker shows life, it is not sent again."""
-    flow_id, received = await dispatched(api, endpoint, work={"deadline_ms": 500})
-    for _ in range(6):
-        await elapsed(0.2)
+    flow_id, received = await dispatched(api, endpoint, work={"deadline_ms": 1000})
+    for _ in range(5):
+        await elapsed(0.3)
         (await api.post(received.metadata["heartbeat_url"], {})).ok()
     assert len(endpoint.requests(PATH)) == 1
     assert (await api.work(flow_id))["attempt"] == 1
@@ -58,14 +58,14 @@ async def test_heartbeats_hold_the_deadline_off(api: Api, endpoint: StepEndpoint
 
 async def test_the_heartbeat_timeout_is_shorter_than_the_deadline(api: Api, endpoint: StepEndpoint) -> None:
     """With heartbeat_timeout_ms set, silence is noticed long before the deadline."""
-    work = {"deadline_ms": 3_600_000, "heartbeat_timeout_ms": 300, "init_backoff_ms": 10}
+    work = {"deadline_ms": 3_600_000, "heartbeat_timeout_ms": 600, "init_backoff_ms": 10}
     flow_id, first = await dispatched(api, endpoint, work=work)
     for _ in range(3):
-        await elapsed(0.15)
+        await elapsed(0.25)
         (await api.post(first.metadata["heartbeat_url"], {})).ok()
     assert len(endpoint.requests(PATH)) == 1
     second = await endpoint.received(PATH, 2)
-    assert second.at - first.at >= 0.7
+    assert second.at - first.at >= 1.3
     assert (await api.until_event(flow_id, "work_not_completed"))["data"]["delivery"] == "unknown"
     await api.succeed(second)
 
@@ -77,7 +77,7 @@ async def test_a_short_deadline_is_kept_between_sweeps(
     api = connect(await start_node(sweep_interval_ms=10_000))
     _, first = await dispatched(api, endpoint, work=SHORT)
     second = await endpoint.received(PATH, 2)
-    assert 0.3 <= second.at - first.at < 1.2
+    assert 0.3 <= second.at - first.at < 2
 
 
 async def test_an_extended_deadline_is_kept_between_sweeps(
@@ -85,11 +85,11 @@ async def test_an_extended_deadline_is_kept_between_sweeps(
 ) -> None:
     """After a heartbeat moved the deadline, the engine wakes at the new one."""
     api = connect(await start_node(sweep_interval_ms=10_000))
-    _, first = await dispatched(api, endpoint, work={**SHORT, "deadline_ms": 400})
-    await elapsed(0.2)
+    _, first = await dispatched(api, endpoint, work={**SHORT, "deadline_ms": 800})
+    await elapsed(0.3)
     (await api.post(first.metadata["heartbeat_url"], {})).ok()
     second = await endpoint.received(PATH, 2)
-    assert 0.6 <= second.at - first.at < 1.5
+    assert 1.1 <= second.at - first.at < 2.5
 
 
 async def test_no_acknowledgement_in_time(api: Api, endpoint: StepEndpoint) -> None:

@@ -187,7 +187,7 @@ async def test_a_late_answer_to_an_older_attempt_says_nothing_about_the_newer_on
     release = asyncio.Event()
     answer = LATER_ANSWERS[later]
     endpoint.answer(PATH, Answer(answer.status, answer.body, answer.headers, release, answer.fault), Answer())
-    await api.put_step(STEP, endpoint.url(PATH), work={"deadline_ms": 400, "ack_timeout_ms": 20_000})
+    await api.put_step(STEP, endpoint.url(PATH), work={"deadline_ms": 1000, "ack_timeout_ms": 20_000})
     flow_id = await api.start(STEP)
     second = await endpoint.received(PATH, 2)
     assert second.metadata["attempt"] == 2

@@ -156,6 +156,17 @@ async def test_a_full_step_does_not_keep_others_waiting(simulator: Simulator) ->
     assert await simulator.sweep(SweepName.REQUEUE) == 1
 
 
+async def test_new_work_of_a_full_step_wakes_nobody(simulator: Simulator) -> None:
+    """Thousands may wait behind a limit: each one more of them costs nothing."""
+    await put(simulator, work={"parallelism": 1})
+    await start(simulator)
+    await start(simulator)
+    await simulator.sweep(SweepName.REQUEUE)
+    assert simulator.engine.slots.full == {"step"}
+    await start(simulator)
+    assert simulator.engine.slots.full == {"step"}
+
+
 async def test_a_limit_that_is_raised_counts_at_once(simulator: Simulator) -> None:
     """Not only when one of those that are out comes back, which may take days."""
     await put(simulator, work={"parallelism": 1})

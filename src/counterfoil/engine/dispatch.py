@@ -162,6 +162,9 @@ class Dispatcher:
                 headers=self._headers(work, body),
                 timeout_ms=step.work.ack_timeout_ms,
             )
+        except Exception:  # a bug, and perhaps sent: better unknown now than silent until the deadline
+            log.exception("dispatch_failed", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
+            reply = Reply(Delivery.UNKNOWN, error="the engine failed while this attempt was being sent")
         finally:
             self.slots.release(work.lane)
             if self.slots.waiting:

@@ -16,6 +16,7 @@ from counterfoil.domain.model import StepVersion
 from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.steps import StepDefinition
+from counterfoil.domain.work import Verdict
 from counterfoil.engine.cancel import Cancel
 from counterfoil.engine.cancel_calls import CancelCaller
 from counterfoil.engine.capacity import Slots
@@ -167,7 +168,7 @@ class Engine:
             self.metrics.completed(answer.code.lower())
             return
         self.metrics.completed(answer.verdict)
-        if answer.recorded_at is not None and answer.sent_at is not None:
+        if answer.verdict is Verdict.ACCEPTED and answer.recorded_at is not None and answer.sent_at is not None:
             self.metrics.callback_took((answer.recorded_at - answer.sent_at) / 1000)
 
     async def heartbeat(self, work_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
@@ -209,7 +210,7 @@ class Engine:
                     if work.due_at <= changes.at:
                         slots.waiting.add(work.lane)
                     self.wakeups.at(SweepName.REQUEUE, work.due_at)
-            if work.status is not WorkStatus.ACTIVE and work.step_id in slots.full:
+            if work.attempt and work.status is not WorkStatus.ACTIVE and work.step_id in slots.full:
                 slots.full.discard(work.step_id)
                 self.wakeups.now(SweepName.REQUEUE)
         for step_id in slots.full.intersection(changes.current):  # another definition may allow more

@@ -21,8 +21,7 @@ class DeadlineSweep:
         engine = self._engine
         found = await engine.store.read("find_overdue", now=now, limit=limit)
         commands = (ExpireOverdue(work_id, engine.context.retry_rules()) for (work_id,) in found)
-        await asyncio.gather(*(engine.commit.submit(command) for command in commands))
-        return len(found)
+        return sum(await asyncio.gather(*(engine.commit.submit(command) for command in commands)))
 
     async def next_due(self) -> int | None:
         due: int | None = (await self._engine.store.read("next_clock"))[0][0]

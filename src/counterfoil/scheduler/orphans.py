@@ -26,8 +26,7 @@ class OrphanSweep:
         context = engine.context
         found = await engine.store.read("find_orphaned", owner=context.node_id, limit=limit)
         commands = (ReclaimOrphan(work_id, context.retry_rules(), context.node_id) for (work_id,) in found)
-        await asyncio.gather(*(engine.commit.submit(command) for command in commands))
-        return len(found)
+        return sum(await asyncio.gather(*(engine.commit.submit(command) for command in commands)))
 
     async def next_due(self) -> int | None:
         return None

@@ -13,7 +13,7 @@ class Sweep(Protocol):
     name: SweepName
 
     async def run_once(self, now: int, limit: int) -> int:
-        """Treat at most so many items that are due; how many there were."""
+        """Treat at most so many items that are due; how many were treated."""
         ...
 
     async def next_due(self) -> int | None:

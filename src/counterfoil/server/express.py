@@ -85,13 +85,13 @@ class ExpressParser:
         parts = path.split("/", 5)
         if len(parts) != 5:
             return False
-        body = payload.read_nowait(-1)
+        # Looked at without being read: if the completion is not taken, the ordinary way reads it.
+        body = b"".join(payload._buffer)  # noqa: SLF001
         self._path = parts
         if self._take(parts[2], parts[3], parts[4], message.headers, body, self._resolve):
             self._under_way = True
             self._connection.begin_express()
             return True
-        payload.unread_data(body)
         return False
 
     def _resolve(self, answer: Completion | CounterfoilError) -> None:

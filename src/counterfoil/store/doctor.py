@@ -101,13 +101,13 @@ def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
     """The journal alone rebuilds the state, each receipt has at most one outcome, each attempt one intent."""
     told = FlowRecords(None)
     for event in records.events:
-        subject = event.work_id or event.step_id or event.flow_id
+        subject = event.work_id or (f"{flow_id}/{event.step_id}" if event.step_id else flow_id)
         try:
             _apply(told, event)
         except IllegalMove as move:
             yield Finding("one_outcome", subject, f"the journal makes an illegal move: {move}")
             return
-        except (KeyError, AttributeError, TypeError) as error:
+        except (AssertionError, KeyError, AttributeError, TypeError) as error:
             yield Finding("journal", subject, f"{event.type} cannot be applied: {type(error).__name__} {error}")
             return
     yield from _differences(flow_id, told.flow, records.flow, "flow")

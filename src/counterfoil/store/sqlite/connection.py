@@ -60,7 +60,7 @@ async def _open(path: Path, mode: str, prepare: Callable[[sqlite3.Connection], N
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(
-            uri, uri=True, isolation_level=None, cached_statements=512, timeout=BUSY_TIMEOUT_MS / 1000
+            uri, uri=True, isolation_level=None, cached_statements=1024, timeout=BUSY_TIMEOUT_MS / 1000
         )
         try:
             prepare(connection)

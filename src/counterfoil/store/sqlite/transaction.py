@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -23,8 +24,9 @@ from counterfoil.store.sqlite import rows
 from counterfoil.store.world import Changes, Needs, World
 
 QUERIES = load_queries("counterfoil.store.sqlite")
-MOST_ROWS = 128
-"""Rows of one bulk statement: large enough to be cheap, small enough for SQLite's limit on parameters."""
+MOST_ROWS = 64
+"""Rows of one bulk statement: most batches need one statement a table, and all lengths together fit SQLite's cache of
+prepared ones. Every statement more is one more moment in which the thread has to wait for Python's lock."""
 
 Statement = tuple[str, list[Any], int | None]
 """SQL, its parameters, and how many rows it must have changed (None: any number)."""
@@ -167,15 +169,11 @@ def _version_row(version: StepVersion) -> tuple[Any, ...]:
 
 
 def _bulk(query: str, parameters: Sequence[tuple[Any, ...]], *, exact: bool) -> Iterable[Statement]:
-    """Cut rows into statements of 1, 2, 4 ... 128 rows: few texts, so that SQLite's prepared ones are used again."""
-    start = 0
-    while start < len(parameters):
-        size = MOST_ROWS
-        while size > len(parameters) - start:
-            size //= 2
-        chunk = parameters[start : start + size]
-        yield _sql(query, size, len(chunk[0])), [value for row in chunk for value in row], size if exact else None
-        start += size
+    """Cut rows into statements; each number of rows has its own text, which SQLite prepares once and keeps."""
+    for start in range(0, len(parameters), MOST_ROWS):
+        chunk = parameters[start : start + MOST_ROWS]
+        size = len(chunk)
+        yield _sql(query, size, len(chunk[0])), list(chain.from_iterable(chunk)), size if exact else None
 
 
 _TEXTS: dict[tuple[str, int], str] = {}

@@ -1,0 +1,280 @@
+"""The doctor: a database that the engine left is clean, and whatever is broken by hand is found and named."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.engine.wakeups import SweepName
+from counterfoil.store.commit import StoreFailure
+from counterfoil.store.doctor import FlowRecords, check_flow
+from counterfoil.store.sqlite import doctor
+from counterfoil.store.sqlite.doctor import examine
+from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
+from counterfoil.testing.simulator import Simulator, answered
+from tests.store.records import DEFAULTS, definition
+
+FLOWS = ("completed", "failed", "cancelled", "active", "retrying", "pending")
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """A database with a flow in each state, its engine gone; broken flows are named by their state."""
+    async with Simulator(tmp_path / "counterfoil.db", defaults=DEFAULTS) as simulator:
+        await fill(simulator)
+        assert simulator.examine() == [], "also while it is in use"
+    return simulator.path
+
+
+async def fill(simulator: Simulator) -> None:
+    engine = simulator.engine
+    await engine.put_step("a", definition(cancel_url="http://worker.test/cancel"))
+    await engine.put_step("b", definition(work={"parallelism": 1, "max_retries": 5}))
+    for flow_id in FLOWS:
+        goals = ["b"] if flow_id == "pending" else ["a"]
+        await engine.start_flow(StartFlow(flow_id=flow_id, goals=goals))
+    work_of = {call.metadata["flow_id"]: call.metadata["work_id"] for call in simulator.network.calls}
+    simulator.network.always("http://worker.test/cancel", answered())
+    for call in simulator.network.waiting():
+        await simulator.network.answer(call, answered(503 if call.metadata["flow_id"] == "retrying" else 200))
+    await engine.heartbeat(work_of["active"], Heartbeat(progress=0.1 + 0.2, message="m"))
+    await engine.complete(work_of["completed"], StepResult(success=True, outputs={"x": 1}))
+    await engine.complete(work_of["failed"], StepResult(success=False, error="broken"))
+    await engine.cancel_flow("cancelled")
+    await simulator.sweep(SweepName.CANCEL_CALLS)
+
+
+def break_it(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            changed = connection.execute(statement).rowcount
+            assert changed != 0, f"nothing was broken by {statement}"
+
+
+def found(path: Path) -> set[tuple[str, str]]:
+    """Which promises are broken, and of what."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        flow_of = dict(connection.execute("SELECT work_id, flow_id FROM work"))
+    return {
+        (finding.invariant, flow_of.get(finding.subject, finding.subject.partition("/")[0]))
+        for finding in examine(path, DEFAULTS)
+    }
+
+
+def test_what_the_engine_left_is_clean(path: Path) -> None:
+    assert examine(path) == []
+    assert examine(path, DEFAULTS) == []
+
+
+def test_flows_are_looked_at_piece_by_piece(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "CHUNK", 2)
+    assert examine(path) == []
+    break_it(path, "UPDATE flows SET open_steps = 9")
+    assert {subject for _, subject in found(path)} == set(FLOWS)
+
+
+BREAKAGES: dict[str, tuple[str, str, str]] = {
+    "an outcome that changed": (
+        "journal",
+        "completed",
+        """UPDATE work SET result = '{"success":true,"outputs":{},"error":null}' WHERE status = 'succeeded'""",
+    ),
+    "two outcomes": (
+        "one_outcome",
+        "completed",
+        """INSERT INTO journal (type, at, flow_id, step_id, work_id, attempt, data)
+        SELECT 'work_failed', at, flow_id, step_id, work_id, attempt, data FROM journal
+        WHERE type = 'work_succeeded'""",
+    ),
+    "an outcome without a time": (
+        "one_outcome",
+        "failed",
+        "UPDATE work SET recorded_at = NULL WHERE status = 'failed'",
+    ),
+    "not completed without a next attempt": (
+        "not_completed",
+        "retrying",
+        "UPDATE work SET due_at = NULL WHERE status = 'not_completed'",
+    ),
+    "active without a clock": ("active", "active", "UPDATE work SET due_at = NULL WHERE status = 'active'"),
+    "an owner of what is not being sent": (
+        "active",
+        "retrying",
+        "UPDATE work SET owner = 'node' WHERE status = 'not_completed'",
+    ),
+    "too many attempts": ("attempts", "pending", "UPDATE work SET attempt = 7 WHERE flow_id = 'pending'"),
+    "an attempt without an intent": (
+        "one_outcome",
+        "active",
+        "UPDATE journal SET attempt = 2 WHERE type = 'work_dispatched' AND flow_id = 'active'",
+    ),
+    "a change without an event": (
+        "journal",
+        "active",
+        "DELETE FROM journal WHERE type = 'work_acknowledged' AND flow_id = 'active'",
+    ),
+    "an event without a change": (
+        "journal",
+        "active",
+        "UPDATE work SET progress = NULL, message = NULL WHERE flow_id = 'active'",
+    ),
+    "a journal without its beginning": (
+        "journal",
+        "completed",
+        "DELETE FROM journal WHERE type = 'flow_started' AND flow_id = 'completed'",
+    ),
+    "a journal without a step": (
+        "journal",
+        "completed",
+        "DELETE FROM journal WHERE type = 'step_started' AND flow_id = 'completed'",
+    ),
+    "a journal that lacks what an event needs": (
+        "journal",
+        "active",
+        "UPDATE journal SET data = '{}' WHERE type = 'work_dispatched' AND flow_id = 'active'",
+    ),
+    "a journal with a fact of another kind": (
+        "journal",
+        "active",
+        "UPDATE journal SET data = '[]' WHERE type = 'work_dispatched' AND flow_id = 'active'",
+    ),
+    "a flow that the journal does not know": (
+        "journal",
+        "failed",
+        "DELETE FROM journal WHERE flow_id = 'failed'",
+    ),
+    "a flow that only the journal knows": ("journal", "failed", "DELETE FROM flows WHERE flow_id = 'failed'"),
+    "a step that only the journal knows": ("journal", "active", "DELETE FROM flow_steps WHERE flow_id = 'active'"),
+    "a stuck flow": (
+        "stuck_flow",
+        "completed",
+        "UPDATE flows SET status = 'active', finished_at = NULL WHERE flow_id = 'completed'",
+    ),
+    "open work in a flow that has ended": (
+        "final_flow",
+        "active",
+        "UPDATE flows SET status = 'failed' WHERE flow_id = 'active'",
+    ),
+    "an open step in a flow that has ended": (
+        "final_flow",
+        "completed",
+        "UPDATE flow_steps SET status = 'active' WHERE flow_id = 'completed'",
+    ),
+    "a wrong count of steps": ("counters", "active", "UPDATE flows SET open_steps = 3 WHERE flow_id = 'active'"),
+    "a wrong count of items": (
+        "counters",
+        "active",
+        "UPDATE flow_steps SET open_items = 3 WHERE flow_id = 'active'",
+    ),
+    "a version that is gone": (
+        "versions",
+        "pending",
+        "DELETE FROM step_versions WHERE step_id = 'b'",
+    ),
+    "a definition that is none": ("file", "b", "UPDATE step_versions SET definition = '{}' WHERE step_id = 'b'"),
+    "a result that is no JSON": ("file", "completed", "UPDATE work SET result = '{' WHERE flow_id = 'completed'"),
+    "an output that is no JSON": ("file", "completed", "UPDATE flows SET outputs = '{' WHERE flow_id = 'completed'"),
+    "an event that is no JSON": (
+        "file",
+        "active",
+        "UPDATE journal SET data = '{' WHERE type = 'work_heartbeat' AND flow_id = 'active'",
+    ),
+    "an event of an unknown kind": (
+        "file",
+        "active",
+        "UPDATE journal SET type = 'work_forgotten' WHERE type = 'work_heartbeat' AND flow_id = 'active'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_what_is_broken_by_hand_is_found_and_named(path: Path, name: str) -> None:
+    invariant, flow_id, statement = BREAKAGES[name]
+    break_it(path, statement)
+    seen = found(path)
+    assert (invariant, flow_id) in seen
+    assert {subject for _, subject in seen} <= {flow_id, "b", "pending"}, "and nothing else is blamed"
+
+
+def test_work_that_only_the_journal_knows(path: Path) -> None:
+    break_it(path, "DELETE FROM work WHERE flow_id = 'active'")
+    messages = {finding.message for finding in examine(path)}
+    assert "the journal tells of a work item that the store does not have" in messages
+
+
+def test_work_that_the_journal_does_not_know(path: Path) -> None:
+    columns = "flow_id, step_id, version, status, attempt, idempotency_key, lane, created_at, recorded_at"
+    break_it(
+        path,
+        f"INSERT INTO work (work_id, item, {columns}) SELECT 'forged', 1, {columns} FROM work WHERE status = 'failed'",
+    )
+    [finding] = [finding for finding in examine(path) if finding.subject == "forged"]
+    assert (finding.invariant, finding.message) == ("journal", "the journal does not tell of this work item")
+
+
+def test_a_finding_says_what_differs(path: Path) -> None:
+    break_it(path, "UPDATE work SET message = 'forged' WHERE flow_id = 'active'")
+    [finding] = examine(path)
+    assert finding.message == "the journal tells another state: message is 'forged', told 'm'"
+
+
+def test_a_limit_that_is_inherited_depends_on_the_settings_of_the_engine(path: Path) -> None:
+    break_it(path, "UPDATE work SET attempt = 99 WHERE flow_id = 'active'")
+    assert "attempts" not in {finding.invariant for finding in examine(path)}
+
+
+@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, 99])
+def test_a_database_of_another_time_is_not_judged(path: Path, version: int) -> None:
+    break_it(path, f"INSERT INTO schema_version VALUES ({version}, 0)", "DELETE FROM journal")
+    [finding] = examine(path)
+    assert (finding.invariant, finding.subject) == ("schema", f"version {version}")
+
+
+def test_there_must_be_a_database(tmp_path: Path) -> None:
+    with pytest.raises(StoreFailure, match="there is no database here"):
+        examine(tmp_path / "nothing.db")
+    with pytest.raises(StoreFailure):
+        examine(tmp_path)  # a directory
+
+
+def test_a_file_that_is_no_database_is_a_finding(tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    other.write_bytes(b"not a database at all, however long one looks at it " * 50)
+    [finding] = examine(other)
+    assert (finding.invariant, finding.subject) == ("file", str(other))
+
+
+def test_a_database_of_another_program_is_a_finding(tmp_path: Path) -> None:
+    break_it(tmp_path / "other.db", "CREATE TABLE something (a)")
+    [finding] = examine(tmp_path / "other.db")
+    assert finding.invariant == "file"
+
+
+def test_a_damaged_file_is_a_finding(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        page_size = connection.execute("PRAGMA page_size").fetchone()[0]
+        root = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'work_of_flow'").fetchone()[0]
+    content = bytearray(path.read_bytes())
+    start = (root - 1) * page_size
+    content[start : start + 100] = bytes(100)
+    path.write_bytes(content)
+    assert "file" in {finding.invariant for finding in examine(path)}
+
+
+def test_a_flow_that_only_the_journal_tells_of_is_reported_by_the_rules() -> None:
+    [finding] = check_flow("flow", FlowRecords(None), {})
+    assert (finding.invariant, finding.subject) == ("journal", "flow")
+
+
+def test_the_doctor_changes_nothing(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = path.read_bytes()
+    examine(path)
+    assert path.read_bytes() == before
