@@ -25,7 +25,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.upper().startswith("COUNTERFOIL_") and name != "WEBHOOK_BASE_URL"
     }
-    return {**kept, "PYTHONPATH": str(SOURCES), "PYTHONUNBUFFERED": "1", **(extra or {})}
+    return {**kept, "PYTHONPATH": str(SOURCES), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(extra or {})}
 
 
 class EngineProcess:
@@ -63,7 +63,13 @@ class EngineProcess:
         await self.ready()
 
     async def ready(self) -> None:
-        found = await eventually(self._announced, within=START_SECONDS, what="the line that says where it listens")
+        try:
+            found = await eventually(self._announced, within=START_SECONDS, what="the line that says where it listens")
+        except AssertionError as slow:
+            if self.exit_code is None:
+                self.signal(signal.SIGABRT)  # makes the process write where each of its threads hangs
+                await self.wait()
+            raise AssertionError(f"{slow}; it wrote: {self.output()[-4000:]}") from None
         self.url, self.port = found[1], int(found[2])
 
     def _announced(self) -> re.Match[str] | None:
@@ -120,11 +126,11 @@ async def run_command(
         stderr=asyncio.subprocess.PIPE,
         env=environment(extra),
     )
-    try:
-        output, errors = await asyncio.wait_for(process.communicate(), within)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise
+    reading = asyncio.ensure_future(process.communicate())
+    done, _ = await asyncio.wait([reading], timeout=within)
+    if not done:
+        process.send_signal(signal.SIGABRT)  # makes the process write where each of its threads hangs
+    output, errors = await reading
+    assert done, f"no end within {within} s; it wrote: {(output + errors).decode(errors='replace')[-4000:]}"
     assert process.returncode is not None
     return process.returncode, output.decode(), errors.decode()

@@ -33,6 +33,11 @@ class Rules:
     """The step declares one output, ``value``, which must be a string."""
     cancel_url: bool = False
 
+    @property
+    def patience_ms(self) -> int:
+        """How long the silence of a worker is borne."""
+        return min(DEADLINE_MS, self.heartbeat_timeout_ms or DEADLINE_MS)
+
 
 @dataclass(frozen=True)
 class Report:
@@ -96,8 +101,7 @@ class Item:
         self.sending = self.attempt
         self.error = None
         if self.rules.kind == "async":
-            self.deadline_at = now + min(DEADLINE_MS, self.rules.heartbeat_timeout_ms or DEADLINE_MS)
-            self.due_at = self.deadline_at
+            self.due_at = self.deadline_at = now + self.rules.patience_ms
         else:
             self.due_at = now + ACK_TIMEOUT_MS + SYNC_GRACE_MS
         return True
@@ -178,8 +182,7 @@ class Item:
         self.progress = self.progress if progress is None else progress
         self.message = self.message if message is None else message
         if self.status == "active" and self.deadline_at is not None:
-            later = now + (self.rules.heartbeat_timeout_ms or DEADLINE_MS)
-            self.due_at = self.deadline_at = max(self.deadline_at, later)
+            self.due_at = self.deadline_at = max(self.deadline_at, now + self.rules.patience_ms)
         return "taken"
 
     def cancel(self, now: int) -> None:

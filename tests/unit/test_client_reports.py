@@ -9,7 +9,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from counterfoil.client import Backoff, InvalidDispatch, Receipt, Reporter, ReportRefused, ReportUndelivered
-from counterfoil.domain.results import MAX_ERROR_CHARACTERS
+from counterfoil.client.reports import LONGEST_ERROR
 from tests.unit.canned_engine import CannedEngine, Reply, error
 
 TOKEN = "wk_1.c3VwZXJzZWNyZXQ"
@@ -104,7 +104,7 @@ async def test_a_success_carries_outputs_and_attempt(engine: CannedEngine, repor
 async def test_a_failure_is_cut_to_what_the_engine_takes(engine: CannedEngine, reporter: Reporter) -> None:
     engine.reply(f"POST {WEBHOOK}", Reply(200, {"verdict": "accepted", "status": "failed"}))
     assert (await reporter.fail("x" * 100_000)).status == "failed"
-    assert engine.asked[0].body == {"success": False, "error": "x" * MAX_ERROR_CHARACTERS, "attempt": 2}
+    assert engine.asked[0].body == {"success": False, "error": "x" * LONGEST_ERROR, "attempt": 2}
 
 
 async def test_work_is_given_back_with_a_time(engine: CannedEngine, reporter: Reporter) -> None:

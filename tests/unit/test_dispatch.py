@@ -15,6 +15,7 @@ from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.replies import Reply
 from counterfoil.domain.results import StepResult
 from counterfoil.domain.time import rfc3339
+from counterfoil.engine.claim import Claim
 from counterfoil.engine.dispatch import USER_AGENT, traceparent
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Call, Simulator, answered, connection_refused, timed_out
@@ -291,3 +292,40 @@ async def test_nothing_new_is_sent_while_stopping(simulator: Simulator) -> None:
     await simulator.engine.start_flow(StartFlow(flow_id="flow", goals=["step"]))
     assert simulator.network.calls == []
     assert (await work(simulator))["status"] == "pending"
+
+
+# Ended before it was sent --------------------------------------------------------------------------------------------
+
+
+async def test_what_was_cancelled_in_the_commit_that_claimed_it_is_not_sent(simulator: Simulator) -> None:
+    await simulator.engine.put_step("step", definition())
+    starting = simulator.engine.start_flow(StartFlow(flow_id="flow", goals=["step"]))
+    await asyncio.gather(starting, simulator.engine.cancel_flow("flow"))
+    assert (await work(simulator))["status"] == "cancelled"
+    assert simulator.network.calls == []
+    assert simulator.engine.slots.under_way == 0
+
+
+async def test_what_succeeded_in_the_commit_that_claimed_its_retry_is_not_sent_again(simulator: Simulator) -> None:
+    """The late result of the first attempt and the claim of the second meet in one batch: no second effect."""
+    call = await sent(simulator)
+    await simulator.network.answer(call, timed_out())
+    simulator.clock.advance(1_000)
+    work_id = call.metadata["work_id"]
+    claim = Claim(work_id, "flow", simulator.engine.context.node_id)
+    claimed, completion = await asyncio.gather(
+        simulator.engine.commit.submit(claim), simulator.engine.complete(work_id, StepResult(success=True))
+    )
+    assert (claimed, completion.verdict) == (True, "accepted")
+    assert (await work(simulator))["status"] == "succeeded"
+    assert simulator.network.waiting() == []
+
+
+async def test_an_attempt_given_back_and_claimed_again_in_one_commit_is_sent_once(simulator: Simulator) -> None:
+    call = await sent(simulator, work={"init_backoff_ms": 0})
+    await simulator.network.answer(call, timed_out())
+    work_id, submit = call.metadata["work_id"], simulator.engine.commit.submit
+    claim = Claim(work_id, "flow", simulator.engine.context.node_id)
+    back = simulator.engine.complete(work_id, StepResult(success=False, retriable=True))
+    await asyncio.gather(submit(claim), back, submit(claim))
+    assert [call.attempt for call in simulator.network.waiting()] == [3]

@@ -22,7 +22,15 @@ from counterfoil.domain.events import (
     step_from,
     work_from,
 )
-from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK, FlowStatus, IllegalMove, WorkStatus
+from counterfoil.domain.states import (
+    FINAL_FLOWS,
+    FINAL_STEPS,
+    FINAL_WORK,
+    FlowStatus,
+    IllegalMove,
+    StepStatus,
+    WorkStatus,
+)
 from tests.store.records import NOW, flow_record, step_run, work_item
 
 LATER = NOW + 500
@@ -132,6 +140,13 @@ def test_a_step_counts_what_its_items_come_to(kind: EventType, failed: int) -> N
     step = step_run(items=3, open_items=3)
     evolve_step(step, event(kind))
     assert (step.open_items, step.failed_items, step.status) == (2, failed, step_run().status)
+
+
+@pytest.mark.parametrize("kind", sorted(ENDS_WORK))
+def test_no_item_ends_in_a_step_that_has_ended(kind: EventType) -> None:
+    step = step_run(StepStatus.COMPLETED, open_items=0)
+    with pytest.raises(IllegalMove, match="completed already"):
+        evolve_step(step, event(kind))
 
 
 def test_other_events_of_its_items_do_not_concern_a_step() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from counterfoil.domain.results import MAX_ERROR_CHARACTERS, Heartbeat, StepResult, same_result
+from counterfoil.domain.results import Heartbeat, StepResult, same_result
 
 
 def test_the_three_forms() -> None:
@@ -38,13 +38,11 @@ def test_unknown_fields_are_ignored() -> None:
         ({"success": True, "outputs": []}, "outputs"),
         ({"success": True, "outputs": "text"}, "outputs"),
         ({"success": False, "error": {"message": "x"}}, "error"),
-        ({"success": False, "error": "x" * (MAX_ERROR_CHARACTERS + 1)}, "error"),
         ({"success": False, "retriable": "yes"}, "retriable"),
         ({"success": False, "retriable": 1}, "retriable"),
         ({"success": False, "retry_after": -1}, "retry_after"),
         ({"success": False, "retry_after": "30"}, "retry_after"),
         ({"success": False, "retry_after": True}, "retry_after"),
-        ({"success": False, "retry_after": 1e9}, "retry_after"),
         ({"success": False, "retry_after": float("inf")}, "retry_after"),
         ({"success": False, "attempt": 0}, "attempt"),
         ({"success": False, "attempt": 1.0}, "attempt"),

@@ -347,6 +347,11 @@ def test_a_heartbeat_extends_by_the_heartbeat_timeout_where_there_is_one() -> No
     assert event.data["deadline_at"] == LATER + 5_000
 
 
+def test_a_heartbeat_buys_no_more_time_than_a_dispatch() -> None:
+    work = work_item(deadline_at=LATER + 100)
+    assert only(beats(work, work={"heartbeat_timeout_ms": 90_000})).data["deadline_at"] == LATER + 60_000
+
+
 def test_a_heartbeat_never_shortens_the_deadline() -> None:
     work = work_item(deadline_at=LATER + 90_000)
     assert only(beats(work)).data["deadline_at"] == LATER + 90_000

@@ -22,13 +22,14 @@ from standardwebhooks import Webhook
 
 from counterfoil.client.errors import InvalidDispatch, ReportRefused, ReportUndelivered, parse_retry_after
 from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
-from counterfoil.domain.results import MAX_ERROR_CHARACTERS
 
 logger = logging.getLogger("counterfoil.worker")
 
 RETRIED_STATUSES = frozenset({408, 425, 429})
 Outcome = Literal["accepted", "duplicate", "stale", "refused"]
 REPEATED_CODES = frozenset({"ALREADY_SUCCEEDED", "ALREADY_FAILED"})
+LONGEST_ERROR = 65_536
+"""Characters of an error that are reported: enough for any stack trace, and far from the engine's limit on bodies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +146,11 @@ class Reporter:
 
     async def fail(self, error: str) -> Verdict:
         """The work failed for good."""
-        return await self.report({"success": False, "error": error[:MAX_ERROR_CHARACTERS]})
+        return await self.report({"success": False, "error": error[:LONGEST_ERROR]})
 
     async def not_completed(self, error: str, retry_after: float | None = None) -> Verdict:
         """Not this time: the engine tries again with its backoff, not before ``retry_after`` seconds."""
-        result: dict[str, Any] = {"success": False, "error": error[:MAX_ERROR_CHARACTERS], "retriable": True}
+        result: dict[str, Any] = {"success": False, "error": error[:LONGEST_ERROR], "retriable": True}
         if retry_after is not None:
             result["retry_after"] = retry_after
         return await self.report(result)

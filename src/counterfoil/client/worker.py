@@ -18,9 +18,8 @@ import aiohttp
 from aiohttp import web
 
 from counterfoil.client.errors import InvalidDispatch, NotCompleted, ReportRefused, ReportUndelivered, StepFailed
-from counterfoil.client.reports import Backoff, Receipt, Reporter, Verdict
+from counterfoil.client.reports import LONGEST_ERROR, Backoff, Receipt, Reporter, Verdict
 from counterfoil.domain.jsontext import dump_json
-from counterfoil.domain.results import MAX_ERROR_CHARACTERS
 
 logger = logging.getLogger("counterfoil.worker")
 
@@ -194,7 +193,7 @@ class Worker:
                 outputs = await step.handler(assignment)
             return {"success": True, "outputs": _checked_outputs(outputs)}
         except StepFailed as error:
-            return {"success": False, "error": str(error)[:MAX_ERROR_CHARACTERS]}
+            return {"success": False, "error": str(error)[:LONGEST_ERROR]}
         except NotCompleted as error:
             return _given_back(str(error), error.retry_after)
         except Exception as error:
@@ -216,7 +215,7 @@ async def _beat(step: _Step, assignment: Assignment, handling: asyncio.Task[dict
 
 
 def _given_back(error: str, retry_after: float | None = None) -> dict[str, Any]:
-    result = {"success": False, "error": error[:MAX_ERROR_CHARACTERS], "retriable": True}
+    result = {"success": False, "error": error[:LONGEST_ERROR], "retriable": True}
     return result if retry_after is None else {**result, "retry_after": retry_after}
 
 

@@ -15,6 +15,7 @@ CounterfoilError
 │   └── UnknownRoute
 ├── Invalid                 the request itself is wrong, and says where
 │   ├── InvalidResult
+│   │   └── UndecodableResult
 │   ├── InvalidStep
 │   ├── InvalidInput
 │   └── UnreachableGoal
@@ -123,6 +124,10 @@ class Invalid(CounterfoilError):
 class InvalidResult(Invalid):
     code = "INVALID_RESULT"
     default_message = "the body is not a StepResult"
+
+
+class UndecodableResult(InvalidResult):
+    """The same, found while the body was still being read: the rest of the connection cannot be made sense of."""
 
 
 class InvalidStep(Invalid):

@@ -8,9 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 
 from counterfoil.domain.canonical import same_json
 
-MAX_RETRY_AFTER_SECONDS = 31_536_000
-MAX_ERROR_CHARACTERS = 65_536
-
 
 class StepResult(BaseModel):
     """One outcome: success with outputs, failure with an error, or not completed (``retriable``)."""
@@ -19,9 +16,9 @@ class StepResult(BaseModel):
 
     success: StrictBool
     outputs: dict[str, Any] | None = None
-    error: Annotated[StrictStr, Field(max_length=MAX_ERROR_CHARACTERS)] | None = None
+    error: StrictStr | None = None
     retriable: StrictBool | None = None
-    retry_after: Annotated[float, Field(ge=0, le=MAX_RETRY_AFTER_SECONDS, strict=True)] | None = None
+    retry_after: Annotated[float, Field(ge=0, strict=True)] | None = None
     attempt: Annotated[StrictInt, Field(ge=1)] | None = None
 
     @property
@@ -40,7 +37,7 @@ class Heartbeat(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
     progress: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
-    message: Annotated[StrictStr, Field(max_length=4096)] | None = None
+    message: StrictStr | None = None
 
 
 def same_result(recorded: dict[str, Any] | None, again: StepResult) -> bool:

@@ -130,7 +130,9 @@ class Dispatcher:
         for event in world.changes.events:
             if event.type is EventType.WORK_DISPATCHED and event.work_id is not None:
                 work = world.work(event.work_id)
-                self._launch(work, world.version(work.version), world.inputs(work.flow_id))
+                # It may have ended, or gone on to another attempt, in the very commit that claimed it.
+                if work.status is WorkStatus.ACTIVE and work.attempt == event.attempt:
+                    self._launch(work, world.version(work.version), world.inputs(work.flow_id))
 
     def stop(self) -> None:
         """Claim nothing more; what is under way goes on."""

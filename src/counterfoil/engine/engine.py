@@ -17,6 +17,7 @@ from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.steps import StepDefinition
 from counterfoil.domain.work import Verdict
+from counterfoil.engine.announce import announce
 from counterfoil.engine.cancel import Cancel
 from counterfoil.engine.cancel_calls import CancelCaller
 from counterfoil.engine.capacity import Slots
@@ -201,6 +202,7 @@ class Engine:
         if not changes.any():
             return
         self.dispatcher.committed(world)
+        announce(changes.events)
         slots = self.slots
         for work in changes.work.values():
             if work.due_at is not None:

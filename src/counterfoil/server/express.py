@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
+from aiohttp.streams import EMPTY_PAYLOAD
 
 from counterfoil.domain.errors import CounterfoilError, InternalError
 from counterfoil.engine.complete import Completion
@@ -72,6 +73,7 @@ class ExpressParser:
         if not (
             path.startswith(_PREFIX)
             and message.method == "POST"
+            and payload is not EMPTY_PAYLOAD
             and payload.is_eof()
             and message.version == HttpVersion11
             and not message.should_close

@@ -22,6 +22,7 @@ from counterfoil.domain.errors import (
     Refused,
     Unauthenticated,
     Unavailable,
+    UndecodableResult,
     Unknown,
     UnknownRoute,
     UnsupportedMediaType,
@@ -70,7 +71,7 @@ def problem_response(error: CounterfoilError) -> web.Response:
         response.headers["Allow"] = ", ".join(sorted(error.details.get("allowed", ())))
     elif isinstance(error, Unavailable):
         response.headers["Retry-After"] = str(error.details.get("retry_after", RETRY_AFTER_SECONDS))
-    elif isinstance(error, PayloadTooLarge | BadRequest):
+    elif isinstance(error, PayloadTooLarge | BadRequest | UndecodableResult):
         response.force_close()  # the rest of such a message is not read, so the next one could not be found
     return response
 

@@ -14,11 +14,13 @@ from pydantic import ValidationError
 from counterfoil.domain.errors import (
     AlreadyFailed,
     AlreadySucceeded,
+    BadRequest,
     ConflictingResult,
     CounterfoilError,
     InvalidResult,
     InvalidSignature,
     PayloadTooLarge,
+    UndecodableResult,
     UnknownReceipt,
     UnsupportedMediaType,
     WorkCancelled,
@@ -49,6 +51,14 @@ _ODD = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{200}")
 _EXAMPLE = {"success": True, "outputs": {"text": "hello"}}
 
 
+async def _read_report(request: web.Request) -> bytes:
+    """The body of a report. One that cannot be decoded is no valid result: a 400 would tell the worker to give up."""
+    try:
+        return await read_body(request, request.client_max_size)
+    except BadRequest as error:
+        raise UndecodableResult(errors=[{"place": "body", "message": error.message}]) from None
+
+
 def express_completions(engine: EngineFacade, limit: int) -> Take:
     """Completions by the express lane: taken when there is nothing to say against them before the commit."""
 
@@ -70,7 +80,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
         try:
             work_id = engine.work_of(flow_id, step_id, token)
             require_json(request)
-            body = await read_body(request, request.client_max_size)
+            body = await _read_report(request)
             result = validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
         except CounterfoilError as error:
             engine.metrics.completed(error.code)
@@ -92,7 +102,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
         work_id = engine.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
         body = b""
         if request.body_exists:
-            body = await read_body(request, request.client_max_size)
+            body = await _read_report(request)
             if body:
                 require_json(request)
         heartbeat = validate(Heartbeat, parse_body(body, InvalidResult), InvalidResult) if body else Heartbeat()
