@@ -25,8 +25,7 @@ from counterfoil.store.world import Changes, Needs, World
 
 QUERIES = load_queries("counterfoil.store.sqlite")
 MOST_ROWS = 64
-"""Rows of one bulk statement: most batches need one statement a table, and all lengths together fit SQLite's cache of
-prepared ones. Every statement more is one more moment in which the thread has to wait for Python's lock."""
+"""Rows of one bulk statement: large enough to be cheap, and with few lengths that SQLite prepares once and keeps."""
 
 Statement = tuple[str, list[Any], int | None]
 """SQL, its parameters, and how many rows it must have changed (None: any number)."""
@@ -169,11 +168,13 @@ def _version_row(version: StepVersion) -> tuple[Any, ...]:
 
 
 def _bulk(query: str, parameters: Sequence[tuple[Any, ...]], *, exact: bool) -> Iterable[Statement]:
-    """Cut rows into statements; each number of rows has its own text, which SQLite prepares once and keeps."""
-    for start in range(0, len(parameters), MOST_ROWS):
-        chunk = parameters[start : start + MOST_ROWS]
-        size = len(chunk)
+    """Cut rows into statements of 64, 32, 16 ... 1 rows: few texts, so that SQLite's prepared ones are used again."""
+    start = 0
+    while start < len(parameters):
+        size = min(MOST_ROWS, 1 << (len(parameters) - start).bit_length() - 1)
+        chunk = parameters[start : start + size]
         yield _sql(query, size, len(chunk[0])), list(chain.from_iterable(chunk)), size if exact else None
+        start += size
 
 
 _TEXTS: dict[tuple[str, int], str] = {}
