@@ -8,9 +8,10 @@ from typing import Any
 
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch, Command
+from counterfoil.store.changes import Changes
 from counterfoil.store.protocol import Store
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.world import Changes, Needs, World
+from counterfoil.store.world import Needs, World
 from tests.store.records import DEFAULTS, NOW
 
 MakeStore = Callable[[Path, Clock], Store]

@@ -8,7 +8,7 @@ from counterfoil.domain.model import Flow, FlowInputs, StepRun, StepVersion, Wor
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.domain.work import RetryRules
-from counterfoil.store.world import Changes
+from counterfoil.store.changes import Changes
 
 NOW = 1_800_000_000_000
 ENDPOINT = "http://worker.test/step"

@@ -20,9 +20,10 @@ from counterfoil.engine.complete import Beat, Complete
 from counterfoil.engine.expire import ExpireOverdue
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.batch import Command
+from counterfoil.store.changes import Changes
 from counterfoil.store.commit import GroupCommit
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import Changes, World
+from counterfoil.store.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import write
 from tests.store.records import NOW, RETRY, flow_inputs, flow_record, new_records, step_run, step_version, work_item

@@ -15,9 +15,9 @@ from counterfoil.domain.states import (
     StepStatus,
     WorkStatus,
 )
+from counterfoil.store.changes import Changes
 from counterfoil.store.commit import GuardRefused
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import Changes
 from tests.store.backends import write
 from tests.store.records import changed_records, flow_record, new_records, step_run, work_item
 

@@ -8,8 +8,8 @@ import pytest
 
 from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.states import FlowStatus, WorkStatus
+from counterfoil.store.changes import Changes
 from counterfoil.store.protocol import Row, Store
-from counterfoil.store.world import Changes
 from tests.store.backends import write
 from tests.store.records import NOW, flow_inputs, flow_record, new_records, step_run, work_item
 

@@ -11,8 +11,9 @@ from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.jsontext import parse_json
 from counterfoil.domain.model import CancelCall
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
+from counterfoil.store.changes import Changes
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import Changes, Needs, NotLoaded
+from counterfoil.store.world import Needs, NotLoaded
 from tests.store.backends import load, write
 from tests.store.records import (
     NOW,

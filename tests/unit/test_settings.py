@@ -257,7 +257,7 @@ class TestSingleSettings:
         message = faults(signing_secret=text)
         assert (
             message
-            == "signing_secret (flag --signing-secret): must be whsec_ and then base64, padding included, or empty"
+            == "signing_secret (flag --signing-secret): must be whsec_ and then base64, padding included; several comma separated, or empty"
         )
 
     @pytest.mark.parametrize(

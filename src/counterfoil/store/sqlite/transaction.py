@@ -18,10 +18,11 @@ import orjson
 from counterfoil.domain.model import StepVersion
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.store.batch import Batch
+from counterfoil.store.changes import Changes
 from counterfoil.store.commit import GuardRefused
 from counterfoil.store.queries import load_queries
 from counterfoil.store.sqlite import rows
-from counterfoil.store.world import Changes, Needs, World
+from counterfoil.store.world import Needs, World
 
 QUERIES = load_queries("counterfoil.store.sqlite")
 MOST_ROWS = 64
