@@ -255,10 +255,8 @@ class TestSingleSettings:
     @pytest.mark.parametrize("text", ["s3cret", "whsec_", "whsec_s3cret!", "whsec_s3cre", SIGNING_SECRET[6:]])
     def test_another_signing_secret_is_refused_without_being_repeated(self, text: str) -> None:
         message = faults(signing_secret=text)
-        assert (
-            message
-            == "signing_secret (flag --signing-secret): must be whsec_ and then base64, padding included; several comma separated, or empty"
-        )
+        rule = "must be whsec_ and then base64, padding included; several comma separated, or empty"
+        assert message == f"signing_secret (flag --signing-secret): {rule}"
 
     @pytest.mark.parametrize(
         ("given", "url", "path"),
