@@ -76,6 +76,8 @@ class Item:
     attempt: int = 0
     sending: int | None = None
     """The attempt whose answer is still awaited, by an engine that may be gone by now."""
+    sender: int = 0
+    """Which process sent the last attempt; they are numbered as they were started."""
     deadline_at: int | None = None
     progress: float | None = None
     message: str | None = None
@@ -92,13 +94,14 @@ class Item:
     def outputs(self) -> dict[str, Any] | None:
         return None if self.said is None else self.said[1]
 
-    def claim(self, now: int) -> bool:
+    def claim(self, now: int, process: int) -> bool:
         """Send the next attempt if it is due."""
         if self.status not in ("pending", "not_completed") or self.due_at > now:
             return False
         self.status = "active"
         self.attempt += 1
         self.sending = self.attempt
+        self.sender = process
         self.error = None
         if self.rules.kind == "async":
             self.due_at = self.deadline_at = now + self.rules.patience_ms

@@ -63,7 +63,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.outcomes: dict[str, tuple[Any, ...]] = {}
         self.cancel_calls = 0
         self.flows = 0
-        self.runner.run(self.simulator.start())
+        self.processes = 0
+        self.start_process()
 
     def teardown(self) -> None:
         try:
@@ -104,7 +105,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.runner.run(self.starting(self.flow))
         for item in self.flow.items.values():
             if not item.rules.queued:
-                item.claim(self.now)
+                item.claim(self.now, self.processes)
         shown = self.runner.run(self.simulator.engine.queries.flow(self.flow_id))
         self.work_ids = {step_id: step["work"][0]["work_id"] for step_id, step in shown["steps"].items()}
 
@@ -219,9 +220,13 @@ class EngineMachine(RuleBasedStateMachine):
             self.crash_during(self.simulator.engine.cancel_flow(self.flow_id), point, after)
         else:
             self.runner.run(self.simulator.stop() if during == "stop" else self.simulator.crash())
-        self.runner.run(self.simulator.start())
+        self.start_process()
 
     # What it means -----------------------------------------------------------------------------------------------
+
+    def start_process(self) -> None:
+        self.processes += 1
+        self.runner.run(self.simulator.start())
 
     async def starting(self, flow: FlowModel) -> None:
         engine = self.simulator.engine
@@ -279,17 +284,20 @@ class EngineMachine(RuleBasedStateMachine):
         flow.settle(self.now)
 
     def apply_sweep(self, flow: FlowModel, name: SweepName) -> None:
-        waiting = {(call.metadata["work_id"], call.attempt) for call in self.simulator.network.waiting()}
-        for item in flow.items.values():
-            if name is SweepName.REQUEUE:
-                item.claim(self.now)
-            elif item.status == "active":
-                sender_gone = (self.work_ids[item.step_id], item.sending) not in waiting
-                if name is SweepName.DEADLINES and item.due_at <= self.now:
+        """What a sweep does, item by item: of two that fail, the first one cancels the other."""
+        if name is SweepName.REQUEUE:
+            for item in flow.items.values():
+                item.claim(self.now, self.processes)
+        elif name is SweepName.DEADLINES:
+            for item in sorted(flow.items.values(), key=lambda item: item.due_at):
+                if item.status == "active" and item.due_at <= self.now:
                     item.give_back("DEADLINE_EXCEEDED", self.now)
-                elif name is SweepName.ORPHANS and item.sending is not None and sender_gone:
+                    flow.settle(self.now)
+        elif name is SweepName.ORPHANS:
+            for item in sorted(flow.items.values(), key=lambda item: item.sender):
+                if item.status == "active" and item.sending is not None and item.sender != self.processes:
                     item.give_back("INTERRUPTED", self.now)
-            flow.settle(self.now)
+                    flow.settle(self.now)
 
     def crash_during(self, action: Coroutine[Any, Any, Any], point: CrashPoint, after: FlowModel) -> None:
         """What was committed has happened, though nobody was told; what was not has not."""
