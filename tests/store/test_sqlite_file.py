@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -156,6 +158,26 @@ async def test_a_broken_database_is_refused_until_it_is_whole_again(path: Path) 
         by_hand(path, "ALTER TABLE elsewhere RENAME TO work")
         await write(store, new_records(work_item(work_id="after")))
         assert len(await store.read("receipt_status", work_id="after")) == 1
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+async def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path: Path, steps: int) -> None:
+    async with opened(path):
+        threads = threading.active_count()
+        opening = asyncio.create_task(open_reader(path))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):  # unless it was quicker
+            await (await opening).close()
+        assert threading.active_count() == threads
+
+
+async def test_an_opening_that_fails_leaves_no_thread_behind(path: Path) -> None:
+    threads = threading.active_count()
+    with pytest.raises(StoreFailure, match="unable to open"):
+        await open_reader(path)
+    assert threading.active_count() == threads
 
 
 async def test_a_query_that_fails_keeps_the_reader(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from functools import partial
@@ -56,6 +57,17 @@ async def open_reader(path: Path) -> Connection:
 
 
 async def _open(path: Path, mode: str, prepare: Callable[[sqlite3.Connection], None]) -> Connection:
+    """An opening that is cancelled is finished and undone: its thread must not outlive the loop that it reports to."""
+    opening = asyncio.ensure_future(_connect(path, mode, prepare))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with contextlib.suppress(StoreFailure):
+            await (await opening).close()
+        raise
+
+
+async def _connect(path: Path, mode: str, prepare: Callable[[sqlite3.Connection], None]) -> Connection:
     uri = f"file:{quote(str(path))}?mode={mode}"
 
     def connect() -> sqlite3.Connection:
