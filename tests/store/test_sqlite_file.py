@@ -19,6 +19,7 @@ from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.world import Needs
 from counterfoil.testing.simulator import StillClock
+from tests.eventually import eventually
 from tests.store.backends import load, write
 from tests.store.records import DEFAULTS, NOW, changed_records, new_records, step_version, work_item
 
@@ -170,7 +171,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path: Path, 
         opening.cancel()
         with contextlib.suppress(asyncio.CancelledError):  # unless it was quicker
             await (await opening).close()
-        assert threading.active_count() == threads
+        await eventually(lambda: threading.active_count() == threads, what="the end of the thread")
 
 
 async def test_an_opening_that_fails_leaves_no_thread_behind(path: Path) -> None:
