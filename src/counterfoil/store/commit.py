@@ -8,7 +8,8 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
 - What was committed is acted upon (``committed``) before the next batch begins; it is answered while that one runs.
 - A refused command leaves no trace (its drafts are discarded) and is answered with its refusal.
 - A failed load or commit fails the whole batch with ``Unavailable``: nothing of it was written, all may be sent again.
-- Who wins a race: the command that is earlier in the queue. Within a batch the second sees what the first did.
+- Who wins a race: the command that is decided first. Within a batch that is the order of the queue, but for commands
+  that miss something: they are decided again behind their neighbours. The second always sees what the first did.
 """
 
 from __future__ import annotations
