@@ -122,17 +122,20 @@ async def latency(size: Size) -> list[Outcome]:
 
 
 async def flat(size: Size) -> list[Outcome]:
-    """(3) Completions/s, claims/s and memory with very much waiting over the same with little."""
+    """(3) Completions/s, whole flows/s, claims/s and memory with very much waiting over the same with little."""
     with tempfile.TemporaryDirectory(prefix="counterfoil-bench-") as directory:
         little, much = Path(directory, "little"), Path(directory, "much")
         receipts = Receipts()
         endpoint = await receipts.serve()
+        cycle = Cycle()
+        cycle_endpoint = await cycle.serve()
         await _template(little, receipts, endpoint)
         shutil.copytree(little, much)
         copy_waiting(little / "counterfoil.db", size.few_waiting, "wait")
         copy_waiting(much / "counterfoil.db", size.waiting, "wait")
         rates: dict[Path, list[float]] = {little: [], much: []}
         claims: dict[Path, list[float]] = {little: [], much: []}
+        flows: dict[Path, list[float]] = {little: [], much: []}
         memory: dict[Path, int] = {}
         for turn in range(size.rounds):
             for data in (little, much):
@@ -140,12 +143,16 @@ async def flat(size: Size) -> list[Outcome]:
                 copy_waiting(data / "counterfoil.db", size.claims, f"due{turn}-", **due)
                 claims[data].append(await _claim(data, receipts, size.claims))
                 with engine(data) as server:
+                    await register(server, endpoint)
                     urls = await receipts.fill(server, size.completions)
                     rates[data].append(await _complete(server, urls))
+                    await register(server, cycle_endpoint)
+                    flows[data].append((await cycle.run(server, size.flows, 128)).rate)
                     memory[data] = server.memory_bytes()
     waiting = f"{size.waiting:,} waiting over {size.few_waiting:,}"
     return [
         Outcome(f"completions/s, {waiting}", _middle_ratio(rates[much], rates[little]), 0.9),
+        Outcome(f"full cycle, {waiting}", _middle_ratio(flows[much], flows[little]), 0.9),
         Outcome(f"claims/s, {waiting}", _middle_ratio(claims[much], claims[little]), 0.9),
         Outcome(f"memory, {waiting}", memory[much] / memory[little], 1.2, at_least=False),
     ]
