@@ -1,12 +1,14 @@
-"""One real engine per test: in process, on a free port, with its own SQLite file, seen by the doctor afterwards.
+"""One real engine per test: in process, on a free port, with its own database, seen by the doctor afterwards.
 
-The engine is imported by the fixtures that need it, so that tests of one layer load no other.
+Tests that start engines run once on each store; ``--store`` chooses one, and the markers ``sqlite_only`` and
+``postgresql_only`` say what a test is about. The engine is imported by the fixtures that need it, so that tests of one
+layer load no other.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,16 @@ import pytest
 
 from counterfoil.domain.time import Clock
 from counterfoil.testing import StepEndpoint
+from tests.databases import (
+    STORES,
+    UNAVAILABLE,
+    NewCluster,
+    NewDatabase,
+    databases_of,
+    remove_databases,
+    skipped_without_postgres,
+)
+from tests.postgres import Cluster
 from tests.wire import Api
 
 if TYPE_CHECKING:
@@ -23,9 +35,114 @@ if TYPE_CHECKING:
 QUICK = {"port": 0, "sweep_interval_ms": 200, "shutdown_grace_ms": 2000, "log_level": "warning", "log_format": "json"}
 QUICK_WORK = {"init_backoff_ms": 20, "max_backoff_ms": 1000, "ack_timeout_ms": 5000, "jitter": False}
 
+# ------------------------------------------------------------------------------------------------ which stores
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--store", choices=[*STORES, "both"], default="both", help="run tests that need a store on this one"
+    )
+
+
+def stores_of(definition: pytest.Item | pytest.Function, config: pytest.Config) -> list[str]:
+    """The stores that a test is about."""
+    named = [store for store in STORES if definition.get_closest_marker(f"{store}_only")]
+    chosen = str(config.getoption("--store"))
+    return named or [store for store in STORES if chosen in (store, "both")]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "store_name" in metafunc.fixturenames:
+        metafunc.parametrize("store_name", stores_of(metafunc.definition, metafunc.config), indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is about the store that was not chosen."""
+    chosen = config.getoption("--store")
+    kept = [item for item in items if chosen == "both" or chosen in stores_of(item, config)]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+# ------------------------------------------------------------------------------------------------ one cluster a run
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker (of pytest-xdist) where the cluster of the run is, or will be."""
+    node.workerinput["postgres_home"] = str(databases_of(node.config).home)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        remove_databases(config)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    missed = [
+        str(report.longrepr)
+        for report in terminalreporter.getreports("skipped") + terminalreporter.getreports("failed")
+        if UNAVAILABLE in str(report.longrepr)
+    ]
+    if missed:
+        terminalreporter.section("PostgreSQL WAS NOT TESTED", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{len(missed)} tests need it and did not run.", red=True, bold=True)
+        terminalreporter.line(missed[0], red=True)
+
+
+# ------------------------------------------------------------------------------------------------ stores
+
 
 @pytest.fixture
-async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
+def store_name(request: pytest.FixtureRequest) -> str:
+    """The store that the test runs on: whoever needs this runs once on each."""
+    return str(request.param)
+
+
+@pytest.fixture
+def new_database(pytestconfig: pytest.Config) -> Iterator[NewDatabase]:
+    """Makes PostgreSQL databases that hold the schema, or nothing at all; they are dropped after the test."""
+    names: list[str] = []
+
+    def make(*, empty: bool = False) -> str:
+        databases = databases_of(pytestconfig)
+        with skipped_without_postgres():
+            names.append(databases.create(empty=empty))
+        return databases.dsn(names[-1])
+
+    yield make
+    for name in names:
+        databases_of(pytestconfig).drop(name)
+
+
+@pytest.fixture
+def new_cluster() -> Iterator[NewCluster]:
+    """Starts PostgreSQL servers that a test may stop, restart and break; they are gone after it."""
+    clusters: list[Cluster] = []
+
+    def make(**options: Any) -> Cluster:
+        with skipped_without_postgres():
+            clusters.append(Cluster(**options))
+            clusters[-1].start()
+        return clusters[-1]
+
+    yield make
+    for cluster in clusters:
+        cluster.remove()
+
+
+@pytest.fixture
+def store_settings(store_name: str, new_database: NewDatabase) -> dict[str, str]:
+    """The settings that put an engine on the store of the test: all engines of a test share one database."""
+    return {"store": new_database()} if store_name == "postgresql" else {}
+
+
+# ------------------------------------------------------------------------------------------------ engines
+
+
+@pytest.fixture
+async def start_node(tmp_path: Path, store_settings: dict[str, str]) -> AsyncIterator[StartNode]:
     """Starts engines with quick defaults; all are stopped at the end and every database is checked by the doctor."""
     from counterfoil.app import Counterfoil, run_doctor
     from counterfoil.engine import system_clock
@@ -36,7 +153,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
 
     async def start(clock: Clock | None = None, **overrides: Any) -> Node:
         work = {**QUICK_WORK, **overrides.pop("work", {})}
-        settings = Settings(**{"data": str(tmp_path / "data"), **QUICK, "work": work, **overrides})
+        settings = Settings(**{"data": str(tmp_path / "data"), **QUICK, **store_settings, "work": work, **overrides})
         stack = contextlib.AsyncExitStack()
         engine = await stack.enter_async_context(Counterfoil(settings, clock or system_clock))
         node = Node(settings, engine, stack)
@@ -46,7 +163,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
     yield start
     for node in nodes:
         await node.stop()
-    for settings in {str(node.settings.data): node.settings for node in nodes}.values():
+    for settings in {node.settings.store_url: node.settings for node in nodes}.values():
         findings = run_doctor(settings)
         assert not findings, findings
 

@@ -25,9 +25,8 @@ from counterfoil.server.routes.webhook import express_completions
 from counterfoil.settings import Settings
 from counterfoil.store.commit import StoreFailure
 from counterfoil.store.doctor import Finding
-from counterfoil.store.secrets import load_or_create_secrets
-from counterfoil.store.sqlite.doctor import examine
-from counterfoil.store.sqlite.store import SqliteStore
+from counterfoil.store.secrets import shared_secrets
+from counterfoil.store.select import examine, make_store
 from counterfoil.transport.egress import EgressPolicy
 from counterfoil.transport.http import HttpTransport
 from counterfoil.transport.signing import Signer, Verifier
@@ -57,18 +56,26 @@ class Counterfoil:
         self.url = ""
 
     async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as cleanup:
+            try:
+                self._store = make_store(self.settings, self._clock)
+                await self._store.open()
+                cleanup.push_async_callback(self._store.close)
+                secrets = await shared_secrets(self._store, self.settings.data, self.settings.receipt_secret_list)
+            except (StoreFailure, OSError, ValueError) as failure:
+                raise StartFailure(str(failure)) from failure
+            self._compose(Receipts(secrets))
+            await self._start(cleanup)
+        return self
+
+    def _compose(self, receipts: Receipts) -> None:
         settings = self.settings
-        try:
-            secrets = load_or_create_secrets(settings.data, settings.receipt_secret_list)
-        except (OSError, ValueError) as error:
-            raise StartFailure(str(error)) from error
         context = EngineContext(
-            Receipts(secrets),
+            receipts,
             defaults=settings.work,
             retry_after_limit_ms=settings.retry_after_limit_ms,
             clock=self._clock,
         )
-        self._store = SqliteStore(settings.store_path, self._clock, settings.work, settings.readers)
         self._transport = HttpTransport(
             egress=EgressPolicy(settings.egress_allow, settings.egress_deny),
             clock=self._clock,
@@ -88,6 +95,7 @@ class Counterfoil:
                 batch=settings.batch_limit,
                 dispatches=settings.dispatch_concurrency,
                 dispatches_per_host=settings.dispatch_concurrency_per_host,
+                lease_ms=settings.lease_ms if settings.is_shared else None,
             ),
         )
         self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)
@@ -97,8 +105,6 @@ class Counterfoil:
             access_log=settings.access_log,
             shutdown_timeout=settings.shutdown_grace_ms / 1000,
         )
-        await self._start()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -116,22 +122,21 @@ class Counterfoil:
         await self._transport.__aexit__(None, None, None)
         await self._store.close()
 
-    async def _start(self) -> None:
-        async with contextlib.AsyncExitStack() as cleanup:
-            try:
-                await self._store.open()
-            except StoreFailure as failure:
-                raise StartFailure(str(failure)) from failure
-            cleanup.push_async_callback(self._store.close)
-            await cleanup.enter_async_context(self._transport)
-            self.engine.start()
-            cleanup.push_async_callback(self.engine.stop, 0)
-            await self._runner.setup()
-            cleanup.push_async_callback(self._runner.cleanup)
-            self.url = await self._listen()
-            self.engine.context.webhook_base_url = self.settings.webhook_base_url or self._own_address()
-            self._sweeps.start()
-            cleanup.pop_all()
+    async def _start(self, cleanup: contextlib.AsyncExitStack) -> None:
+        """Everything in its order; ``cleanup`` undoes what was begun when something fails."""
+        await cleanup.enter_async_context(self._transport)
+        try:
+            await self.engine.lease.keep()
+        except StoreFailure as failure:
+            raise StartFailure(str(failure)) from failure
+        self.engine.start()
+        cleanup.push_async_callback(self.engine.stop, 0)
+        await self._runner.setup()
+        cleanup.push_async_callback(self._runner.cleanup)
+        self.url = await self._listen()
+        self.engine.context.webhook_base_url = self.settings.webhook_base_url or self._own_address()
+        self._sweeps.start()
+        cleanup.pop_all()
 
     async def _listen(self) -> str:
         from aiohttp import web  # noqa: PLC0415
@@ -184,7 +189,7 @@ def serve(settings: Settings) -> int:
 
 def run_doctor(settings: Settings) -> list[Finding]:
     """Check the invariants of a database, which may be in use; an empty list means that all of them hold."""
-    return examine(settings.store_path, settings.work)
+    return examine(settings)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

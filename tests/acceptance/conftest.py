@@ -24,12 +24,15 @@ ClientOf = Callable[[EngineProcess], Api]
 
 
 @pytest.fixture
-async def new_engine(tmp_path: Path) -> AsyncIterator[NewEngine]:
-    """Makes an engine process (not started yet) with quick settings; what still runs at the end is killed."""
+async def new_engine(tmp_path: Path, store_settings: dict[str, str]) -> AsyncIterator[NewEngine]:
+    """Makes an engine process (not started yet) with quick settings; what still runs at the end is killed.
+
+    All of them are on the database of the test, whatever their data directories, unless the store is SQLite.
+    """
     engines: list[EngineProcess] = []
 
     def make(data: Path | None = None, **settings: str) -> EngineProcess:
-        engine = EngineProcess(data or tmp_path / "data", {**QUICK, **settings})
+        engine = EngineProcess(data or tmp_path / "data", {**QUICK, **store_settings, **settings})
         engines.append(engine)
         return engine
 

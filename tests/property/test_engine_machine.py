@@ -323,7 +323,7 @@ class EngineMachine(RuleBasedStateMachine):
         queries, read = self.simulator.engine.queries, self.simulator.store.read
         flow = await queries.flow(self.flow_id)
         items = await queries.work_items(limit=1000)
-        calls = len(await read("due_calls", now=self.now + 10**9, limit=1000))
+        calls = len(await read("find_calls", now=self.now + 10**9, limit=1000))
         events = await read("journal_after", after=0, limit=100_000)
         calls += sum(1 for event in events if event[1] in ("cancel_delivered", "cancel_undelivered"))
         return orjson.loads(orjson.dumps(flow)), orjson.loads(orjson.dumps(items))["work"], calls

@@ -9,22 +9,38 @@ from typing import Any
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch, Command
 from counterfoil.store.changes import Changes
+from counterfoil.store.needs import Needs
 from counterfoil.store.protocol import Store
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.world import Needs, World
+from counterfoil.store.world import World
+from tests.databases import NewDatabase
 from tests.store.records import DEFAULTS, NOW
 
 MakeStore = Callable[[Path, Clock], Store]
+"""Makes a store that is not yet opened; the same directory means the same database."""
 
 
-def sqlite_store(directory: Path, clock: Clock) -> Store:
-    return SqliteStore(directory / "counterfoil.db", clock, DEFAULTS)
+def sqlite_stores(new_database: NewDatabase) -> MakeStore:
+    return lambda directory, clock: SqliteStore(directory / "counterfoil.db", clock, DEFAULTS)
 
 
-BACKENDS: dict[str, MakeStore] = {"sqlite": sqlite_store}
-"""How a test makes the store of a backend, not yet opened; the same directory means the same database."""
+def postgresql_stores(new_database: NewDatabase) -> MakeStore:
+    from counterfoil.store.postgres.store import PostgresStore
 
-QUERY_PACKAGES: dict[str, str] = {"sqlite": "counterfoil.store.sqlite"}
+    databases: dict[Path, str] = {}
+
+    def make(directory: Path, clock: Clock) -> Store:
+        if directory not in databases:
+            databases[directory] = new_database()
+        return PostgresStore(databases[directory], clock, DEFAULTS)
+
+    return make
+
+
+BACKENDS: dict[str, Callable[[NewDatabase], MakeStore]] = {"sqlite": sqlite_stores, "postgresql": postgresql_stores}
+"""How a test comes to the stores of a backend."""
+
+QUERY_PACKAGES: dict[str, str] = {"sqlite": "counterfoil.store.sqlite", "postgresql": "counterfoil.store.postgres"}
 """Where a backend keeps its named queries."""
 
 
@@ -59,4 +75,4 @@ async def load(store: Store, needs: Needs) -> World:
 def batch_of(*commands: Command[Any], answers: list[Any] | None = None) -> Batch:
     """Commands that share a transaction; their answers go where the test wants them."""
     told = [] if answers is None else answers
-    return Batch([(command, told.append) for command in commands], World({}), lambda: NOW)
+    return Batch([(command, told.append) for command in commands], lambda: World({}), lambda: NOW)

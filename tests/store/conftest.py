@@ -9,6 +9,7 @@ import pytest
 
 from counterfoil.store.protocol import Store
 from counterfoil.testing.simulator import StillClock
+from tests.databases import NewDatabase
 from tests.store.backends import BACKENDS, MakeStore
 from tests.store.records import NOW
 
@@ -18,14 +19,14 @@ def clock() -> StillClock:
     return StillClock(NOW)
 
 
-@pytest.fixture(params=sorted(BACKENDS))
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture
+def backend(store_name: str) -> str:
+    return store_name
 
 
 @pytest.fixture
-def make_store(backend: str) -> MakeStore:
-    return BACKENDS[backend]
+def make_store(backend: str, new_database: NewDatabase) -> MakeStore:
+    return BACKENDS[backend](new_database)
 
 
 @pytest.fixture

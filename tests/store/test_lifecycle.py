@@ -13,7 +13,8 @@ from counterfoil.domain.states import WorkStatus
 from counterfoil.engine.complete import Complete
 from counterfoil.store.changes import Changes
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import Needs, World
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import MakeStore, batch_of, load, write
 from tests.store.records import RETRY, flow_record, new_records, step_run, step_version, work_item

@@ -13,7 +13,7 @@ from counterfoil.domain.model import CancelCall
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.store.changes import Changes
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import Needs, NotLoaded
+from counterfoil.store.needs import Needs, NotLoaded
 from tests.store.backends import load, write
 from tests.store.records import (
     NOW,

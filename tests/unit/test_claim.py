@@ -42,7 +42,7 @@ async def work_of(simulator: Simulator, flow_id: str, step_id: str = "step") -> 
 
 async def claim(simulator: Simulator, flow_id: str) -> bool:
     work = await work_of(simulator, flow_id)
-    return await simulator.engine.commit.submit(Claim(work["work_id"], flow_id, simulator.engine.context.node_id))
+    return await simulator.engine.commit.submit(Claim(work["work_id"], flow_id))
 
 
 async def test_a_flow_is_sent_as_it_starts(simulator: Simulator) -> None:

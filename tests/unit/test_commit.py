@@ -25,7 +25,8 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.store.batch import Batch, Command
 from counterfoil.store.commit import GroupCommit
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.world import Needs, World
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import load, write
 from tests.store.records import DEFAULTS, NOW, RETRY, flow_record, new_records, step_run, step_version, work_item

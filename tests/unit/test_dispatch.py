@@ -312,7 +312,7 @@ async def test_what_succeeded_in_the_commit_that_claimed_its_retry_is_not_sent_a
     await simulator.network.answer(call, timed_out())
     simulator.clock.advance(1_000)
     work_id = call.metadata["work_id"]
-    claim = Claim(work_id, "flow", simulator.engine.context.node_id)
+    claim = Claim(work_id, "flow")
     claimed, completion = await asyncio.gather(
         simulator.engine.commit.submit(claim), simulator.engine.complete(work_id, StepResult(success=True))
     )
@@ -325,7 +325,7 @@ async def test_an_attempt_given_back_and_claimed_again_in_one_commit_is_sent_onc
     call = await sent(simulator, work={"init_backoff_ms": 0})
     await simulator.network.answer(call, timed_out())
     work_id, submit = call.metadata["work_id"], simulator.engine.commit.submit
-    claim = Claim(work_id, "flow", simulator.engine.context.node_id)
+    claim = Claim(work_id, "flow")
     back = simulator.engine.complete(work_id, StepResult(success=False, retriable=True))
     await asyncio.gather(submit(claim), back, submit(claim))
     assert [call.attempt for call in simulator.network.waiting()] == [3]

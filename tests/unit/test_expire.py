@@ -136,8 +136,7 @@ async def test_a_restart_does_not_touch_what_waits_for_a_callback(simulator: Sim
 async def test_what_this_node_is_sending_is_not_orphaned(simulator: Simulator) -> None:
     work_id = await sent(simulator)
     assert await simulator.sweep(SweepName.ORPHANS) == 0
-    node_id = simulator.engine.context.node_id
-    assert not await simulator.engine.commit.submit(ReclaimOrphan(work_id, RETRY, node_id))
+    assert not await simulator.engine.commit.submit(ReclaimOrphan(work_id, "another-node", RETRY))
 
 
 async def test_an_orphan_that_has_ended_meanwhile_is_left_alone(simulator: Simulator) -> None:
@@ -145,7 +144,7 @@ async def test_an_orphan_that_has_ended_meanwhile_is_left_alone(simulator: Simul
     await simulator.crash()
     await simulator.start()
     await simulator.engine.complete(work_id, StepResult(success=True))
-    assert not await simulator.engine.commit.submit(ReclaimOrphan(work_id, RETRY, "any-node"))
+    assert not await simulator.engine.commit.submit(ReclaimOrphan(work_id, "any-node", RETRY))
     assert await state(simulator, work_id) == "succeeded"
 
 

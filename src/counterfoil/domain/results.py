@@ -37,7 +37,8 @@ class Heartbeat(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
     progress: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
-    message: StrictStr | None = None
+    message: Annotated[StrictStr, Field(pattern=r"^[^\x00]*$")] | None = None
+    """Text without the character NUL, which not every database can hold."""
 
 
 def same_result(recorded: dict[str, Any] | None, again: StepResult) -> bool:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 
 from counterfoil.domain.errors import FlowFinal
 from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.model import CancelCall
 from counterfoil.domain.settle import end_early
 from counterfoil.domain.states import FINAL_FLOWS, FlowStatus
-from counterfoil.store.world import Needs, World
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
 
 
 @dataclass
@@ -27,6 +29,24 @@ class Cancel:
         if flow.status in FINAL_FLOWS:
             raise FlowFinal(f"the flow has already {flow.status}", flow_id=flow.flow_id, status=flow.status)
         end_early(world, self.flow_id, now, EventType.FLOW_CANCELLED, {}, "the flow was cancelled")
+
+
+@dataclass
+class ClaimCancelCall:
+    """Take a due cancel call in hand: until it is recorded or the time is over, nobody else makes it."""
+
+    call_id: str
+    for_ms: int
+
+    def needs(self, needs: Needs) -> None:
+        needs.calls.add(self.call_id)
+
+    def decide(self, world: World, now: int) -> CancelCall | None:
+        call = world.call(self.call_id)
+        if call is None or call.due_at > now:
+            return None
+        world.call_later(replace(call, due_at=now + self.for_ms))
+        return call
 
 
 @dataclass

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work import dispatch
-from counterfoil.store.world import Needs, World
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
 
 CLAIMABLE = (WorkStatus.PENDING, WorkStatus.NOT_COMPLETED)
 
@@ -17,7 +18,6 @@ class Claim:
 
     work_id: str
     flow_id: str
-    node_id: str
 
     def needs(self, needs: Needs) -> None:
         needs.work.add(self.work_id)
@@ -37,5 +37,5 @@ class Claim:
             return False
         if limit is not None:
             world.count_active(work.step_id)
-        world.record(dispatch(work, step, self.node_id, now))
+        world.record(dispatch(work, step, world.node_id, now))
         return True

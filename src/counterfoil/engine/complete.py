@@ -11,7 +11,8 @@ from counterfoil.domain.settle import settle
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.time import rfc3339
 from counterfoil.domain.work import RetryRules, Verdict, beat, report
-from counterfoil.store.world import Needs, World
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
 
 
 @dataclass(slots=True)

@@ -26,9 +26,11 @@ from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.domain.work import RetryRules, acknowledge, fail, give_back, report
 from counterfoil.engine.capacity import BatchCapacity, Slots
 from counterfoil.engine.context import EngineContext
+from counterfoil.engine.lease import Lease
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.commit import GroupCommit
-from counterfoil.store.world import Needs, World
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
 from counterfoil.version import __version__
 
 USER_AGENT = f"counterfoil/{__version__}"
@@ -40,7 +42,11 @@ log = structlog.get_logger(__name__)
 class Transport(Protocol):
     """Outbound HTTP that never raises for what the network does."""
 
-    async def post(self, url: str, *, body: bytes, headers: dict[str, str], timeout_ms: int) -> Reply: ...
+    async def post(
+        self, url: str, *, body: bytes, headers: dict[str, str], timeout_ms: int, may_send: Callable[[], bool]
+    ) -> Reply:
+        """``may_send`` is asked last, before the first byte leaves: if it says no, nothing was delivered."""
+        ...
 
 
 class MessageSigner(Protocol):
@@ -109,6 +115,7 @@ class Dispatcher:
         signer: MessageSigner | None,
         metrics: Metrics,
         slots: Slots,
+        lease: Lease,
     ) -> None:
         self._context = context
         self._commit = commit
@@ -116,13 +123,15 @@ class Dispatcher:
         self._signer = signer
         self._metrics = metrics
         self.slots = slots
+        self._lease = lease
         self.freed: Callable[[], None] = lambda: None
         """Called when a place became free that something waits for."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def prepare(self, world: World) -> None:
-        if not self._stopping:
+        world.node_id = self._context.node_id
+        if not self._stopping and self._lease.held:
             world.capacity = BatchCapacity(self.slots)
 
     def committed(self, world: World) -> None:
@@ -163,6 +172,7 @@ class Dispatcher:
                 body=body,
                 headers=self._headers(work, body),
                 timeout_ms=step.work.ack_timeout_ms,
+                may_send=self._may_send,
             )
         except Exception:  # a bug, and perhaps sent: better unknown now than silent until the deadline
             log.exception("dispatch_failed", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
@@ -173,6 +183,9 @@ class Dispatcher:
                 self.freed()
         outcome = classify(reply, step.definition.kind)
         await self._record(RecordReply(work, outcome, reply.status, self._context.retry_rules()), work)
+
+    def _may_send(self) -> bool:
+        return self._lease.held
 
     async def _record(self, command: RecordReply, work: Work) -> None:
         """A reply must not get lost because the store is away for a moment: try until it is recorded."""

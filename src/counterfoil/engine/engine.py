@@ -6,7 +6,8 @@ scheduled and shown. Crash anywhere and the database alone says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,12 +27,14 @@ from counterfoil.engine.context import EngineContext
 from counterfoil.engine.dispatch import Dispatcher, MessageSigner, Transport
 from counterfoil.engine.documents import Document
 from counterfoil.engine.feed import Feed
+from counterfoil.engine.lease import Lease
+from counterfoil.engine.neighbours import Neighbours
 from counterfoil.engine.queries import Queries
 from counterfoil.engine.start import Start
 from counterfoil.engine.steps import DeleteStep, PutStep
 from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.observability.metrics import Metrics
-from counterfoil.store.commit import GroupCommit
+from counterfoil.store.commit import GroupCommit, StoreFailure
 from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
 
@@ -50,6 +53,8 @@ class Limits:
     batch: int = 512
     dispatches: int = 256
     dispatches_per_host: int = 64
+    lease_ms: int | None = None
+    """How long a silent node keeps what it is sending; None: it is the only one."""
 
 
 class Engine:
@@ -78,7 +83,11 @@ class Engine:
             store, context.clock, metrics, versions, backlog_limit=limits.backlog, batch_limit=limits.batch
         )
         self.slots = Slots(limits.dispatches, limits.dispatches_per_host)
-        self.dispatcher = Dispatcher(context, self.commit, transport, signer, metrics, self.slots)
+        self.lease = Lease(store, context, limits.lease_ms)
+        self.neighbours = Neighbours(store, context, self.lease, self.feed)
+        self.neighbours.room_for = self._make_room
+        self.neighbours.due = lambda: self.wakeups.now(SweepName.REQUEUE)
+        self.dispatcher = Dispatcher(context, self.commit, transport, signer, metrics, self.slots, self.lease)
         self.cancel_caller = CancelCaller(context, self.commit, transport, signer, metrics)
         self.dispatcher.freed = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.commit.prepare = self.dispatcher.prepare
@@ -97,6 +106,9 @@ class Engine:
         self.feed.close()
         left = await self.dispatcher.drain(grace_seconds)
         await self.commit.close()
+        await self.neighbours.stop()
+        with contextlib.suppress(StoreFailure):  # then it lapses by itself
+            await self.lease.leave()
         return left
 
     # Steps and flows ---------------------------------------------------------------------------------------------
@@ -204,6 +216,7 @@ class Engine:
         self.dispatcher.committed(world)
         announce(changes.events)
         slots = self.slots
+        due_here = False
         for work in changes.work.values():
             if work.due_at is not None:
                 if work.status is WorkStatus.ACTIVE:
@@ -211,15 +224,31 @@ class Engine:
                 else:
                     if work.due_at <= changes.at:
                         slots.waiting.add(work.lane)
+                        due_here = True
                     self.wakeups.at(SweepName.REQUEUE, work.due_at)
-            if work.attempt and work.status is not WorkStatus.ACTIVE and work.step_id in slots.full:
-                slots.full.discard(work.step_id)
-                self.wakeups.now(SweepName.REQUEUE)
-        for step_id in slots.full.intersection(changes.current):  # another definition may allow more
-            slots.full.discard(step_id)
-            self.wakeups.now(SweepName.REQUEUE)
+        back = {
+            work.step_id
+            for work in changes.work.values()
+            if work.attempt and work.status is not WorkStatus.ACTIVE and world.is_limited(work)
+        }
+        self._make_room(back.union(changes.current))  # another definition may allow more
         for call in changes.calls.values():
             if call is not None:
                 self.wakeups.at(SweepName.CANCEL_CALLS, call.due_at)
         if self.feed.has_readers:
             self.feed.ring({event.flow_id for event in changes.events})
+        if self.lease.others:
+            self.neighbours.tell({event.flow_id for event in changes.events}, back, due=due_here)
+
+    def _make_room(self, steps: Iterable[str]) -> None:
+        """Something of these steps has come back: those that had as much out as they may can send again."""
+        full = self.slots.full.intersection(steps)
+        if full:
+            self.slots.full -= full
+            self.wakeups.now(SweepName.REQUEUE)
+
+    def look_around(self) -> None:
+        """What other nodes committed shows here at the latest now, whether or not word of it came."""
+        if self.lease.others:
+            self.slots.full.clear()
+            self.feed.ring_all()

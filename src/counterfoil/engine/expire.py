@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from counterfoil.domain.settle import settle
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work import RetryRules, give_back
-from counterfoil.store.world import Needs, World
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
 
 
 @dataclass(slots=True)
@@ -35,18 +36,22 @@ class ExpireOverdue:
 
 @dataclass(slots=True)
 class ReclaimOrphan:
-    """An attempt whose sender died before the answer was recorded: sent or not, nobody knows, and it counts."""
+    """An attempt whose sender died before the answer was recorded: sent or not, nobody knows, and it counts.
+
+    ``owner`` is the dead one. It never lives again, so what it still owns is an orphan whenever this is decided; what
+    has another owner by now is none.
+    """
 
     work_id: str
+    owner: str
     retry: RetryRules
-    node_id: str
 
     def needs(self, needs: Needs) -> None:
         needs.work.add(self.work_id)
 
     def decide(self, world: World, now: int) -> bool:
         work = world.work(self.work_id)
-        if work.status is not WorkStatus.ACTIVE or work.owner in (None, self.node_id):
+        if work.status is not WorkStatus.ACTIVE or work.owner != self.owner:
             return False
         message = "the engine stopped while this attempt was being sent"
         _give_back_unknown(world, self.work_id, self.retry, now, "INTERRUPTED", message)

@@ -63,7 +63,11 @@ class Feed:
                 for subscription in self._of_flow.get(flow_id, ()):
                     subscription.ring()
 
+    def ring_all(self) -> None:
+        """Something may have been committed elsewhere."""
+        self.ring(list(self._of_flow))
+
     def close(self) -> None:
         """The engine is stopping: nobody shall wait any longer."""
         self.closed = True
-        self.ring(list(self._of_flow))
+        self.ring_all()

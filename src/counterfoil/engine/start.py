@@ -12,7 +12,8 @@ from counterfoil.domain.model import FlowInputs, StepVersion
 from counterfoil.domain.time import rfc3339
 from counterfoil.domain.work import dispatch
 from counterfoil.engine.context import EngineContext
-from counterfoil.store.world import Needs, World
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
 
 
 class Start:
@@ -23,7 +24,6 @@ class Start:
         self._flow_id = request.flow_id or context.new_id()
         self._goals = list(dict.fromkeys(request.goals))
         self._work_ids = [context.new_id() for _ in self._goals]
-        self._node_id = context.node_id
 
     def needs(self, needs: Needs) -> None:
         needs.steps.update(self._goals)
@@ -75,7 +75,7 @@ class Start:
         world.record(Event(EventType.WORK_CREATED, now, flow_id, step_id, work_id, 0, data))
         # A step with a limit over all flows is claimed by the sweep, which counts what is out.
         if version.work.parallelism is None and world.capacity.take_at_once(version.lane):
-            world.record(dispatch(world.work(work_id), version, self._node_id, now))
+            world.record(dispatch(world.work(work_id), version, world.node_id, now))
 
 
 def plan_document(goals: list[str], init: dict[str, Any]) -> dict[str, Any]:

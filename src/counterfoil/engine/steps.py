@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from counterfoil.domain.errors import UnknownStep
 from counterfoil.domain.model import StepVersion
-from counterfoil.store.world import Needs, World
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
 
 
 @dataclass

@@ -11,6 +11,7 @@ class SweepName(StrEnum):
     DEADLINES = "deadlines"
     ORPHANS = "orphans"
     CANCEL_CALLS = "cancel_calls"
+    LEASE = "lease"
 
 
 class Wakeups:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from counterfoil.engine import Engine
 from counterfoil.engine.expire import ExpireOverdue
 from counterfoil.engine.wakeups import SweepName
+from counterfoil.store.batch import ForEach
+from counterfoil.store.needs import Find
 
 
 class DeadlineSweep:
@@ -18,10 +18,9 @@ class DeadlineSweep:
         self._engine = engine
 
     async def run_once(self, now: int, limit: int) -> int:
-        engine = self._engine
-        found = await engine.store.read("find_overdue", now=now, limit=limit)
-        commands = (ExpireOverdue(work_id, engine.context.retry_rules()) for (work_id,) in found)
-        return sum(await asyncio.gather(*(engine.commit.submit(command) for command in commands)))
+        rules = self._engine.context.retry_rules
+        find = Find.of("find_overdue", now=now, limit=limit)
+        return sum(await self._engine.commit.submit(ForEach(find, lambda work_id: ExpireOverdue(work_id, rules()))))
 
     async def next_due(self) -> int | None:
         due: int | None = (await self._engine.store.read("next_clock"))[0][0]

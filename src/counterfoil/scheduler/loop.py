@@ -19,6 +19,7 @@ from counterfoil.engine import Engine
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.scheduler.cancel_calls import CancelCallSweep
 from counterfoil.scheduler.deadlines import DeadlineSweep
+from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
 from counterfoil.scheduler.requeue import RequeueSweep
 from counterfoil.scheduler.sweep import Sweep
@@ -26,6 +27,8 @@ from counterfoil.store.commit import StoreFailure
 
 ROUND = 256
 """Items that one round of a sweep treats at most: they share a commit, and leave room for others in it."""
+POSTPONED_MS = 500
+"""When a sweep looks again after the store was not to be had, if its interval is longer."""
 SILENCE_INTERVALS = 10
 """A sweep that has not finished a round for so many intervals (and ten seconds) is not alive."""
 
@@ -62,6 +65,7 @@ class SweepRunner:
                 due_at = await self.sweep.next_due()
             except (StoreFailure, Unavailable) as error:
                 log.warning("sweep_postponed", sweep=self.sweep.name, reason=str(error))
+                self._loop.wake(self.sweep.name, clock() + POSTPONED_MS)
                 return
             except Exception:
                 log.exception("sweep_failed", sweep=self.sweep.name)
@@ -88,6 +92,7 @@ class SweepLoop:
             DeadlineSweep(engine),
             OrphanSweep(engine),
             CancelCallSweep(engine),
+            LeaseSweep(engine),
         ]
         self._runners = {sweep.name: SweepRunner(sweep, engine, self) for sweep in sweeps}
         self._planned: dict[SweepName, int] = {}

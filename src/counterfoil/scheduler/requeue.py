@@ -6,7 +6,6 @@ slow host, the others' work is found at once.
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import orjson
@@ -15,6 +14,8 @@ from counterfoil.domain.model import host_of, step_of
 from counterfoil.engine import Engine
 from counterfoil.engine.claim import Claim
 from counterfoil.engine.wakeups import SweepName
+from counterfoil.store.batch import ForEach
+from counterfoil.store.needs import Find
 
 
 class RequeueSweep:
@@ -42,10 +43,8 @@ class RequeueSweep:
         room = min(limit, slots.free(), sum(slots.free_to(host) for host in {host_of(lane) for lane in ready}))
         share = max(1, room // len(ready))
         lanes_text = orjson.dumps(ready).decode()
-        found = await engine.store.read("find_claimable", lanes=lanes_text, now=now, share=share, limit=room)
-        commands = [Claim(work_id, flow_id, engine.context.node_id) for work_id, flow_id in found]
-        claims = await asyncio.gather(*(engine.commit.submit(command) for command in commands))
-        return sum(claims)
+        find = Find.of("find_claimable", lanes=lanes_text, now=now, share=share, limit=room)
+        return sum(await engine.commit.submit(ForEach(find, Claim)))
 
     async def next_due(self) -> int | None:
         return self._next_due

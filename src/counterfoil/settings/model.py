@@ -23,6 +23,7 @@ from counterfoil.settings.values import (
     is_host_name,
     is_loopback,
     is_network,
+    is_postgres_url,
     lower_case,
     parse_api_keys,
     refused,
@@ -52,7 +53,21 @@ class Settings(BaseSettings):
     store: str = Field(
         "",
         repr=False,
-        description="Where the state is kept: sqlite:///path; empty: counterfoil.db in the data directory.",
+        description="Where the state is kept: sqlite:///path or postgresql://...; empty: a file in the data directory.",
+    )
+    store_listen: str = Field(
+        "",
+        repr=False,
+        description="PostgreSQL URL past any pooler, to hear other nodes by; empty: that of the store.",
+    )
+    store_statement_cache: Whole = Field(
+        1024,
+        ge=0,
+        le=100_000,
+        description="Statements that each PostgreSQL connection keeps prepared; 0 for pgbouncer.",
+    )
+    lease_ms: Whole = Field(
+        15_000, ge=500, le=3_600_000, description="How long a silent node of several keeps what it is sending."
     )
     webhook_base_url: str = Field(
         "", description="What webhook URLs start with, as workers reach it; empty: the address served."
@@ -131,12 +146,19 @@ class Settings(BaseSettings):
     @field_validator("store")
     @classmethod
     def _is_a_store(cls, value: str) -> str:
-        if value.startswith(("postgresql:", "postgres:")):
-            raise refused("PostgreSQL is not supported by this version; must be sqlite:///path, or empty")
+        if is_postgres_url(value):
+            return value
         if value and (
             not value.startswith("sqlite:///") or not sqlite_file(value) or re.search(r"[?#]|:memory:", value)
         ):
-            raise refused("must be sqlite:///path with the path of a file, or empty")
+            raise refused("must be sqlite:///path with the path of a file, postgresql://host/database, or empty")
+        return value
+
+    @field_validator("store_listen")
+    @classmethod
+    def _is_a_database_url(cls, value: str) -> str:
+        if value and not is_postgres_url(value):
+            raise refused("must be postgresql://host/database, or empty")
         return value
 
     @field_validator("webhook_base_url")
@@ -212,8 +234,13 @@ class Settings(BaseSettings):
         return self.store or f"sqlite:///{self.data / 'counterfoil.db'}"
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the store may serve several nodes."""
+        return is_postgres_url(self.store)
+
+    @property
     def store_path(self) -> Path:
-        """The database file behind the URL."""
+        """The database file behind the URL, where it is one."""
         return Path(sqlite_file(self.store_url))
 
 

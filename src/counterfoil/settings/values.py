@@ -106,5 +106,15 @@ def is_base_url(text: str) -> bool:
     return clean and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
+def is_postgres_url(text: str) -> bool:
+    """Whether it names a database; host, user and password may come from the environment, as libpq has it."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("postgresql", "postgres") and text.isprintable() and "://" in text
+
+
 def sqlite_file(url: str) -> str:
     return url.removeprefix("sqlite:///")

@@ -8,14 +8,16 @@ through the world's capacity, which is made for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import structlog
 
 from counterfoil.domain.errors import CounterfoilError, InternalError
 from counterfoil.domain.time import Clock
-from counterfoil.store.world import Needs, NotLoaded, World
+from counterfoil.store.needs import Find, Needs, NotLoaded
+from counterfoil.store.world import World
 
+Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True)
 Resolve = Callable[[Any], None]
 """Told what became of a command: its answer, or the error that refused it."""
@@ -31,19 +33,51 @@ class Command(Protocol[Answer_co]):
     def decide(self, world: World, now: int) -> Answer_co: ...
 
 
+class ForEach(Generic[Answer]):
+    """A command that stands for many: one for each row that a search finds, decided and refused apart from each other.
+
+    Its answer is the list of theirs, without those that were refused.
+    """
+
+    def __init__(self, find: Find, make: Callable[..., Command[Answer]]) -> None:
+        self._find = find
+        self._make = make
+
+    def needs(self, needs: Needs) -> None:
+        needs.finds.add(self._find)
+
+    def decide(self, world: World, now: int) -> list[Answer]:
+        """The commands that it stands for: the batch puts their answers in their place."""
+        return cast("list[Answer]", [self._make(*row) for row in world.found(self._find)])
+
+
 class Batch:
     """Commands in the order in which they came, their world, and in the end their answers."""
 
-    def __init__(self, entries: list[tuple[Command[Any], Resolve]], world: World, clock: Clock) -> None:
+    def __init__(
+        self, entries: list[tuple[Command[Any], Resolve]], make_world: Callable[[], World], clock: Clock
+    ) -> None:
         self._entries = entries
+        self._make_world = make_world
         self._clock = clock
-        self._undecided = list(range(len(entries)))
-        self._looked_for: set[tuple[str, str]] = set()
-        self._answers: list[Any] = [None] * len(entries)
-        self.world = world
+        self._missed = Needs()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._commands = [command for command, _ in self._entries]
+        self._undecided = list(range(len(self._commands)))
+        self._standing_for: dict[int, range] = {}
+        self._looked_for: set[tuple[str, Any]] = set()
+        self._answers: list[Any] = [None] * len(self._commands)
+        self.world = self._make_world()
         self.needs = Needs()
-        for command, _ in entries:
+        for command in self._commands:
             command.needs(self.needs)
+        self.needs.include(self._missed)
+
+    def restart(self) -> None:
+        """The transaction came to nothing and is tried again: in a new world, with what was missed known beforehand."""
+        self._begin()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -53,6 +87,8 @@ class Batch:
         now = self.world.changes.at = self.world.changes.at or self._clock()
         missed = Needs()
         again = [index for index in self._undecided if not self._decide(index, now, missed)]
+        self._missed.include(missed)
+        again += self._expand(missed)
         self._undecided = again
         if not again:
             return None
@@ -61,7 +97,7 @@ class Batch:
 
     def _decide(self, index: int, now: int, missed: Needs) -> bool:
         """Decide one command; False when it missed something, which is then noted."""
-        command, world = self._entries[index][0], self.world
+        command, world = self._commands[index], self.world
         try:
             self._answers[index] = command.decide(world, now)
         except NotLoaded as missing:
@@ -83,13 +119,34 @@ class Batch:
             world.keep()
         return True
 
+    def _expand(self, missed: Needs) -> list[int]:
+        """Put the commands that a ``ForEach`` stands for behind all others; returns their places."""
+        added: list[int] = []
+        for index, (command, _) in enumerate(self._entries):
+            found = self._answers[index]
+            if not isinstance(command, ForEach) or index in self._standing_for or not isinstance(found, list):
+                continue
+            first = len(self._commands)
+            self._commands += found
+            self._answers += [None] * len(found)
+            self._standing_for[index] = range(first, len(self._commands))
+            added += self._standing_for[index]
+            for each in found:
+                each.needs(missed)
+        return added
+
     def fail(self, error: CounterfoilError) -> None:
         """The transaction came to nothing: so did every command in it."""
+        self._standing_for = {}
         self._answers = [error] * len(self._entries)
 
     def answer(self) -> None:
         """Tell everybody what became of his command. Who cannot be told must not keep others from being told."""
-        for (_, resolve), answer in zip(self._entries, self._answers, strict=True):
+        for index, (_, resolve) in enumerate(self._entries):
+            answer = self._answers[index]
+            if index in self._standing_for:
+                answers = (self._answers[place] for place in self._standing_for[index])
+                answer = [each for each in answers if not isinstance(each, CounterfoilError)]
             try:
                 resolve(answer)
             except Exception:

@@ -8,6 +8,8 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
 - What was committed is acted upon (``committed``) before the next batch begins; it is answered while that one runs.
 - A refused command leaves no trace (its drafts are discarded) and is answered with its refusal.
 - A failed load or commit fails the whole batch with ``Unavailable``: nothing of it was written, all may be sent again.
+- A commit of which nobody knows whether it holds is answered with ``Unavailable``, too. Nothing else is written before
+  the database has said which it was; if it holds, it is acted upon then.
 - Who wins a race: the command that is decided first. Within a batch that is the order of the queue, but for commands
   that miss something: they are decided again behind their neighbours. The second always sees what the first did.
 """
@@ -38,6 +40,17 @@ class StoreFailure(Exception):
     """The database could not do it, and nothing was written."""
 
 
+class CommitUnknown(Exception):
+    """The connection broke during the commit, and the database cannot be asked now whether it holds.
+
+    ``resolve`` asks: True or False is the truth; StoreFailure means that it still cannot be told.
+    """
+
+    def __init__(self, resolve: Callable[[], Awaitable[bool]]) -> None:
+        self.resolve = resolve
+        super().__init__("whether the last commit holds is not known yet")
+
+
 class GuardRefused(Exception):
     """A row was not in the state that the decision saw: a bug, or another program writes to the database."""
 
@@ -48,7 +61,7 @@ class Backend(Protocol):
     def execute(self, batch: Batch) -> Awaitable[None]:
         """Begin at once: load what the batch needs, let it decide until it misses nothing, write its changes, commit.
 
-        The awaitable ends with the commit, or raises StoreFailure, and then nothing was written.
+        The awaitable ends with the commit, or raises StoreFailure, and then nothing was written, or CommitUnknown.
         """
         ...
 
@@ -84,6 +97,7 @@ class GroupCommit:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._doubtful: tuple[World, Callable[[], Awaitable[bool]]] | None = None
         self.prepare: Callable[[World], None] = lambda world: None
         """Called with the empty world of each batch: where the engine puts its capacity."""
         self.committed: Callable[[World], None] = lambda world: None
@@ -129,7 +143,7 @@ class GroupCommit:
         while True:
             if self._queue:
                 batch = self._next_batch()
-                execution = self._backend.execute(batch)
+                execution = self._execute(batch)
                 if unanswered is not None:
                     unanswered.answer()
                 await self._finish(batch, execution)
@@ -145,9 +159,24 @@ class GroupCommit:
 
     def _next_batch(self) -> Batch:
         count = min(len(self._queue), self._batch_limit)
+        return Batch([self._queue.popleft() for _ in range(count)], self._new_world, self._clock)
+
+    def _new_world(self) -> World:
         world = World(self._versions)
         self.prepare(world)
-        return Batch([self._queue.popleft() for _ in range(count)], world, self._clock)
+        return world
+
+    def _execute(self, batch: Batch) -> Awaitable[None]:
+        return self._backend.execute(batch) if self._doubtful is None else self._execute_after_doubt(batch)
+
+    async def _execute_after_doubt(self, batch: Batch) -> None:
+        """Settle what became of the commit in doubt, then go on; StoreFailure while that cannot be told."""
+        assert self._doubtful is not None
+        world, resolve = self._doubtful
+        if await resolve():
+            self._follow_up(world, 0)
+        self._doubtful = None
+        await self._backend.execute(batch)
 
     async def _finish(self, batch: Batch, execution: Awaitable[None]) -> None:
         """Wait for the commit and act upon it; a failure becomes the answer of every command in the batch."""
@@ -158,16 +187,24 @@ class GroupCommit:
             self._metrics.store_failed()
             log.error("store_unavailable", reason=str(failure), commands=len(batch))  # noqa: TRY400 (no bug: no trace)
             batch.fail(Unavailable("the store cannot be written now, send it again later"))
+        except CommitUnknown as unknown:
+            self._metrics.store_failed()
+            log.error("commit_unknown", reason=str(unknown), commands=len(batch))  # noqa: TRY400
+            self._doubtful = (batch.world, unknown.resolve)
+            batch.fail(Unavailable("the store was lost while this was being written, send it again"))
         except Exception:
             log.exception("batch_failed", commands=len(batch))
             batch.fail(InternalError())
         else:
-            try:
-                self.committed(batch.world)
-            except Exception:  # what is durable is answered so, whatever follows from it
-                log.exception("follow_up_failed", commands=len(batch))
+            self._follow_up(batch.world, len(batch))
             self._metrics.committed(len(batch), time.perf_counter() - started)
         self._metrics.set_backlog(len(self._queue))
+
+    def _follow_up(self, world: World, commands: int) -> None:
+        try:
+            self.committed(world)
+        except Exception:  # what is durable is answered so, whatever follows from it
+            log.exception("follow_up_failed", commands=commands)
 
 
 def _settle_future(future: asyncio.Future[Any], answer: Any) -> None:

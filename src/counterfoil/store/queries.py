@@ -10,9 +10,9 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
 @lru_cache
-def load_queries(package: str) -> dict[str, str]:
+def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
     """The queries of a backend's package by name, without their comments."""
-    text = files(package).joinpath("queries.sql").read_text()
+    text = files(package).joinpath(file).read_text()
     parts = _NAME.split(text)[1:]
     return {name: _without_comments(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 

@@ -1,4 +1,4 @@
-"""The secrets that sign receipts: as configured, or made once and kept beside the database.
+"""The secrets that sign receipts: as configured, or made once and kept with the database.
 
 Losing them makes every receipt that is out invalid, so a secret is used only after it is safely on disk.
 """
@@ -14,10 +14,23 @@ from pathlib import Path
 
 import structlog
 
+from counterfoil.store.protocol import Store
+
 FILE_NAME = "receipt.secret"
 MIN_SECRET_CHARACTERS = 16
 
 _log = structlog.get_logger(__name__)
+
+
+async def shared_secrets(store: Store, data_dir: Path | str, configured: Sequence[str]) -> list[bytes]:
+    """The secrets of a node: as configured, else those that the store's nodes share, else those of its directory."""
+    path = Path(data_dir) / FILE_NAME
+    if not any(text.strip() for text in configured):
+        proposed = path.read_text(encoding="utf-8").strip() if path.exists() else secrets.token_urlsafe(32)
+        shared = await store.receipt_secret(proposed)
+        if shared is not None:
+            return [shared.encode()]
+    return load_or_create_secrets(data_dir, configured)
 
 
 def load_or_create_secrets(data_dir: Path | str, configured: Sequence[str]) -> list[bytes]:

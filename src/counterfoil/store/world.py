@@ -11,8 +11,7 @@ once and decides that command again. Decisions are pure, so deciding twice is sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from counterfoil.domain.errors import UnknownFlow, UnknownWork
 from counterfoil.domain.events import (
@@ -32,35 +31,7 @@ from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, Step
 from counterfoil.domain.settle import step_is_open
 from counterfoil.domain.states import FINAL_WORK
 from counterfoil.store.changes import Changes, NewKeys
-
-
-@dataclass
-class Needs:
-    """Keys of what a batch must load, collected over its commands."""
-
-    work: set[str] = field(default_factory=set)
-    """Work items, each with its step and flow."""
-    flows: set[str] = field(default_factory=set)
-    open_flows: set[str] = field(default_factory=set)
-    """Flows with all their open work and open steps."""
-    inputs: set[str] = field(default_factory=set)
-    """What flows were started with."""
-    steps: set[str] = field(default_factory=set)
-    """Registered steps, by id: which version is current."""
-    versions: set[str] = field(default_factory=set)
-    calls: set[str] = field(default_factory=set)
-    """Cancel calls."""
-    active_counts: set[str] = field(default_factory=set)
-    """Steps whose active work items must be counted, because they may only be so many."""
-
-
-class NotLoaded(Exception):
-    """A decision needs something that the batch has not loaded yet."""
-
-    def __init__(self, kind: str, key: str) -> None:
-        self.kind = kind
-        self.key = key
-        super().__init__(f"{kind} {key}")
+from counterfoil.store.needs import Find, NotLoaded
 
 
 class Capacity(Protocol):
@@ -114,7 +85,10 @@ class World:
         self._draft_inputs: dict[str, FlowInputs] = {}
         self._draft_current: dict[str, StepVersion | None] = {}
         self._active: dict[str, int] = {}
+        self._found: dict[Find, list[tuple[Any, ...]]] = {}
         self.capacity: Capacity = NO_CAPACITY
+        self.node_id = ""
+        """The node that decides, and so sends what is claimed here."""
         self.changes = Changes()
 
     # Loading -----------------------------------------------------------------------------------------------------
@@ -145,6 +119,9 @@ class World:
 
     def add_active_count(self, step_id: str, count: int) -> None:
         self._active.setdefault(step_id, count)
+
+    def add_found(self, find: Find, rows: list[tuple[Any, ...]]) -> None:
+        self._found.setdefault(find, rows)
 
     def know_open(self, flow_ids: Iterable[str]) -> None:
         """All open work and steps of these flows have been loaded."""
@@ -219,6 +196,13 @@ class World:
         except KeyError:
             raise NotLoaded("calls", call_id) from None
 
+    def found(self, find: Find) -> list[tuple[Any, ...]]:
+        """The rows of a search."""
+        try:
+            return self._found[find]
+        except KeyError:
+            raise NotLoaded("finds", find) from None
+
     def active_count(self, step_id: str) -> int:
         """How many items of a step are active, over all flows: as loaded, plus those claimed in this batch."""
         try:
@@ -229,6 +213,11 @@ class World:
     def count_active(self, step_id: str) -> None:
         """One more item of the step becomes active in this batch."""
         self._active[step_id] = self.active_count(step_id) + 1
+
+    def is_limited(self, work: Work) -> bool:
+        """Whether only so many items of its step may be active at once, as far as this batch had to know."""
+        version = self._versions.get(work.version)
+        return version is None or version.work.parallelism is not None
 
     def touched_work(self, flow_id: str) -> list[Work]:
         return [work for work in self._draft_work.values() if work.flow_id == flow_id]

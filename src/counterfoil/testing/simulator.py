@@ -116,7 +116,11 @@ class Network:
         """Every request that was ever sent, in order."""
         self._always: dict[str, Callable[[], Reply]] = {}
 
-    async def post(self, url: str, *, body: bytes, headers: dict[str, str], timeout_ms: int) -> Reply:
+    async def post(
+        self, url: str, *, body: bytes, headers: dict[str, str], timeout_ms: int, may_send: Callable[[], bool]
+    ) -> Reply:
+        if not may_send():
+            return Reply(Delivery.NOT_DELIVERED, error="this node lost its lease before anything was sent")
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.calls.append(Call(url, orjson.loads(body), headers, timeout_ms, reply, asyncio.current_task()))
         always = self._always.get(url)
@@ -164,6 +168,12 @@ class _HaltingStore:
         self.open = store.open
         self.close = store.close
         self.read = store.read
+        self.join = store.join
+        self.renew = store.renew
+        self.leave = store.leave
+        self.notify = store.notify
+        self.receipt_secret = store.receipt_secret
+        self.heard: Callable[[str], None] = lambda message: None
         self.point: CrashPoint | None = None
         self.reached = asyncio.Event()
         self._store = store

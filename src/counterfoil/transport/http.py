@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -56,9 +56,11 @@ class _Body(aiohttp.Payload):
     _value: bytes
     _autoclose = True
 
-    def __init__(self, value: bytes) -> None:
+    def __init__(self, value: bytes, may_send: Callable[[], bool]) -> None:
         super().__init__(value, content_type="application/json")
         self._size = len(value)
+        self._may_send = may_send
+        self.refused = False
         self.sent = False
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
@@ -72,6 +74,9 @@ class _Body(aiohttp.Payload):
         transport = writer.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the connection was closed before anything was sent")
+        if not self._may_send():
+            self.refused = True
+            raise ConnectionAbortedError("the sender may not send any more")
         self.sent = True
         await writer.write(self._value[:content_length])
 
@@ -117,19 +122,32 @@ class HttpTransport:
         if self._resolver is not None:
             await self._resolver.close()
 
-    async def post(self, url: str, *, body: bytes, headers: Mapping[str, str], timeout_ms: int) -> Reply:
-        """Send one request; the connection, the request and the whole answer share the timeout."""
+    async def post(
+        self,
+        url: str,
+        *,
+        body: bytes,
+        headers: Mapping[str, str],
+        timeout_ms: int,
+        may_send: Callable[[], bool] = lambda: True,
+    ) -> Reply:
+        """Send one request; the connection, the request and the whole answer share the timeout.
+
+        ``may_send`` is asked when a connection is there and the first byte is about to leave.
+        """
         assert self._session is not None, "the transport is opened by async with"
         target = self._targets.get(url) or self._target(url)
         if target.refusal is not None:
             return target.refusal
         destination.set(target.host)
-        payload = _Body(body)
+        payload = _Body(body, may_send)
         try:
             response = await self._session.post(
                 target.url, data=payload, headers=headers, allow_redirects=False, timeout=_timeout(timeout_ms)
             )
         except _FAULTS as error:
+            if payload.refused:
+                return Reply(Delivery.NOT_DELIVERED, error="this node lost its lease before anything was sent")
             return _fault(error, sent=payload.sent, timeout_ms=timeout_ms)
         return await self._answer(response, timeout_ms)
 

@@ -81,8 +81,13 @@ LIMIT :limit;
 SELECT work_id FROM work WHERE status = 'active' AND due_at <= :now ORDER BY due_at LIMIT :limit;
 
 -- name: find_orphaned
--- Work that a node was sending which is no longer there. Two ranges of the index instead of all of it.
-SELECT work_id FROM work WHERE owner < :owner OR owner > :owner LIMIT :limit;
+-- Work that a node was sending which is no longer there: with one process at a time, every other one. Two ranges of the
+-- index instead of all of it.
+SELECT work_id, owner FROM work WHERE owner < :owner OR owner > :owner LIMIT :limit;
+
+-- name: find_calls
+-- Cancel calls to be made now, the longest due first.
+SELECT call_id FROM cancel_calls WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
@@ -204,11 +209,6 @@ FROM lanes WHERE lane IS NOT NULL;
 -- name: next_clock
 -- When the first clock of active work runs out.
 SELECT min(due_at) FROM work WHERE status = 'active';
-
--- name: due_calls
--- Cancel calls to be made now, the longest due first.
-SELECT call_id, flow_id, step_id, work_id, url, body, attempt, due_at
-FROM cancel_calls WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
 
 -- name: next_call
 SELECT min(due_at) FROM cancel_calls;
@@ -338,6 +338,9 @@ SELECT coalesce(max(seq), 0) FROM journal;
 
 -- name: flow_exists
 SELECT 1 FROM flows WHERE flow_id = :flow_id;
+
+-- name: doctor_versions
+SELECT version, step_id, definition FROM step_versions;
 
 -- name: doctor_flows
 SELECT ordinal, flow_id FROM flows WHERE ordinal > ? ORDER BY ordinal LIMIT ?;

@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import sqlite3
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class SqliteStore:
         self._writer: Connection | None = None
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._lock: int | None = None
+        self.heard: Callable[[str], None] = lambda message: None
 
     async def open(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,6 +99,23 @@ class SqliteStore:
             raise
         finally:
             self._readers.put_nowait(connection)
+
+    # One process at a time: its lease is the lock on the file, and there is nobody else to tell.
+
+    async def join(self, node_id: str, lease_ms: int) -> None:
+        pass
+
+    async def renew(self, node_id: str, lease_ms: int) -> int | None:
+        return 0
+
+    async def leave(self, node_id: str) -> None:
+        pass
+
+    async def notify(self, message: str) -> None:
+        self.heard(message)
+
+    async def receipt_secret(self, proposed: str) -> str | None:
+        return None
 
     async def _open_writer(self) -> Connection:
         self._writer = await open_writer(self.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from counterfoil.domain.events import Event
@@ -26,7 +27,7 @@ def value(column: str | None) -> Any:
     return None if column is None else parse_json(column)
 
 
-def read_work(row: list[Any]) -> tuple[Work, StepRun, Flow]:
+def read_work(row: Sequence[Any]) -> tuple[Work, StepRun, Flow]:
     """One row of ``load_work``: the item, its step in the flow, its flow."""
     work = Work(*row[:WORK_COLUMNS])
     work.status = _WORK_STATUS[work.status]
@@ -40,14 +41,14 @@ def read_work(row: list[Any]) -> tuple[Work, StepRun, Flow]:
     return work, step, read_flow([work.flow_id, *row[WORK_COLUMNS + 8 :]])
 
 
-def read_step(row: list[Any]) -> StepRun:
+def read_step(row: Sequence[Any]) -> StepRun:
     step = StepRun(*row)
     step.status = _STEP_STATUS[step.status]
     step.goal = bool(step.goal)
     return step
 
 
-def read_flow(row: list[Any]) -> Flow:
+def read_flow(row: Sequence[Any]) -> Flow:
     flow_id, status, created_at, open_steps, outputs, error, finished_at = row
     return Flow(
         flow_id,
@@ -60,7 +61,7 @@ def read_flow(row: list[Any]) -> Flow:
     )
 
 
-def read_inputs(row: list[Any]) -> FlowInputs:
+def read_inputs(row: Sequence[Any]) -> FlowInputs:
     flow_id, goals, init, metadata, labels = row
     return FlowInputs(flow_id, parse_json(goals), parse_json(init), parse_json(metadata), parse_json(labels))
 
@@ -116,7 +117,7 @@ def inserted_step(step: StepRun) -> tuple[Any, ...]:
         step.step_id,
         step.version,
         step.status._value_,
-        int(step.goal),
+        step.goal,
         step.items,
         step.open_items,
         step.failed_items,

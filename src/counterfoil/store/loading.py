@@ -1,0 +1,72 @@
+"""From the rows of the batch loads to the records of a world: the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from counterfoil.domain.model import StepVersion
+from counterfoil.domain.steps import StepDefinition, WorkDefaults
+from counterfoil.store import rows
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
+
+Rows = Iterable[Any]
+
+LOADS: dict[str, Callable[[Needs], set[str]]] = {
+    "load_open_steps": lambda needs: needs.open_flows,
+    "load_work": lambda needs: needs.work,
+    "load_flows": lambda needs: needs.flows,
+    "load_inputs": lambda needs: needs.inputs,
+    "load_current": lambda needs: needs.steps,
+    "load_versions": lambda needs: needs.versions,
+    "load_calls": lambda needs: needs.calls,
+    "count_active": lambda needs: needs.active_counts,
+}
+"""Which query loads which of the needs, by their keys. ``load_open_work`` comes before: it only finds more keys."""
+
+
+def need_open(needs: Needs, open_work: Iterable[str]) -> None:
+    """What the need of whole flows means: their open work, and the flows themselves."""
+    needs.work.update(open_work)
+    needs.flows |= needs.open_flows
+
+
+def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkDefaults) -> None:
+    """Put what was loaded into the world, by query, and note what does not exist as such."""
+    for row in loaded.get("load_work", ()):
+        work, step, flow = rows.read_work(row)
+        world.add_work(work.work_id, work)
+        world.add_step_run(step)
+        world.add_flow(flow.flow_id, flow)
+    for row in loaded.get("load_open_steps", ()):
+        world.add_step_run(rows.read_step(row))
+    for row in loaded.get("load_flows", ()):
+        flow = rows.read_flow(row)
+        world.add_flow(flow.flow_id, flow)
+    for row in loaded.get("load_inputs", ()):
+        world.add_inputs(rows.read_inputs(row))
+    for step_id, version in loaded.get("load_current", ()):
+        world.add_current(step_id, version)
+    for version, step_id, definition in loaded.get("load_versions", ()):
+        parsed = StepDefinition.model_validate_json(definition)
+        world.add_version(version, StepVersion.of(step_id, parsed, defaults, version))
+    for row in loaded.get("load_calls", ()):
+        call = rows.read_call(row)
+        world.add_call(call.call_id, call)
+    for step_id, count in loaded.get("count_active", ()):
+        world.add_active_count(step_id, count)
+    _note_missing(world, needs)
+    world.know_open(needs.open_flows)
+
+
+def _note_missing(world: World, needs: Needs) -> None:
+    """What was asked for and not found does not exist: deciding it again would ask in vain."""
+    for work_id in needs.work:
+        world.add_work(work_id, None)
+    for flow_id in needs.flows:
+        world.add_flow(flow_id, None)
+    for step_id in needs.steps:
+        world.add_current(step_id, None)
+    for call_id in needs.calls:
+        world.add_call(call_id, None)

@@ -1,0 +1,1 @@
+"""The store of many nodes: PostgreSQL, by asyncpg (``pip install counterfoil[postgres]``)."""

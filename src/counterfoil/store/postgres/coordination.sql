@@ -1,0 +1,49 @@
+-- Named queries that only a store of several nodes needs: locks, leases, and what became of a commit.
+
+-- name: lock_flows
+-- The locks of all flows that a batch will look at, by their own ids or by those of their work, in the order of their
+-- ids, so that two batches never wait for each other.
+SELECT f.flow_id FROM flows AS f
+WHERE f.flow_id = ANY($1::text[])
+    OR f.flow_id = ANY(ARRAY(SELECT w.flow_id FROM work AS w WHERE w.work_id = ANY($2::text[])))
+ORDER BY f.flow_id FOR UPDATE;
+
+-- name: lock_calls
+-- The locks of cancel calls, in the order of their ids.
+SELECT c.call_id FROM cancel_calls AS c WHERE c.call_id = ANY($1::text[]) ORDER BY c.call_id FOR UPDATE;
+
+-- name: lock_steps
+-- The right to count what is out of a step and then to send more, in the order of their ids; held until the commit.
+SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.parallelism.' || step_id, 0))
+FROM (SELECT unnest($1::text[]) AS step_id ORDER BY 1) AS wanted;
+
+-- name: try_lock_steps
+-- The same without waiting: whether all of them could be had.
+SELECT coalesce(bool_and(pg_try_advisory_xact_lock(hashtextextended('counterfoil.parallelism.' || step_id, 0))), TRUE)
+FROM (SELECT unnest($1::text[]) AS step_id ORDER BY 1) AS wanted;
+
+-- name: check_leases
+-- Which of some nodes may send what they claim: those whose lease has not lapsed.
+SELECT n.node_id FROM nodes AS n WHERE n.node_id = ANY($1::text[]) AND n.lease_until > clock_timestamp();
+
+-- name: join_nodes
+-- A lease for a new node; forgets nodes that have been gone for a day.
+WITH forgotten AS (DELETE FROM nodes WHERE lease_until < clock_timestamp() - INTERVAL '1 day')
+INSERT INTO nodes (node_id, joined_at, lease_until)
+VALUES ($1, clock_timestamp(), clock_timestamp() + $2::bigint * INTERVAL '1 millisecond');
+
+-- name: renew_lease
+-- Prolong a lease that has not lapsed yet; no row: it has, and stays so.
+UPDATE nodes SET lease_until = clock_timestamp() + $2::bigint * INTERVAL '1 millisecond'
+WHERE node_id = $1 AND lease_until > clock_timestamp()
+RETURNING (SELECT count(*) FROM nodes AS n WHERE n.node_id <> $1 AND n.lease_until > clock_timestamp());
+
+-- name: leave_nodes
+-- Give a lease back: whatever its holder left behind is anybody's at once.
+UPDATE nodes SET lease_until = clock_timestamp() WHERE node_id = $1 AND lease_until > clock_timestamp();
+
+-- name: find_event
+-- Whether the journal holds this very event under this number: how a commit in doubt is read back.
+SELECT count(*) FROM journal
+WHERE seq = $1 AND type = $2 AND at = $3 AND flow_id = $4 AND work_id IS NOT DISTINCT FROM $5
+    AND attempt IS NOT DISTINCT FROM $6;

@@ -1,0 +1,72 @@
+"""The doctor on PostgreSQL: reads one snapshot of a database that may be in use, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from counterfoil.domain.steps import WorkDefaults
+from counterfoil.store.commit import StoreFailure
+from counterfoil.store.doctor import Finding
+from counterfoil.store.examination import CHUNK, Examination, FlowRows, lost_events, wrong_version
+from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Gate, explain
+from counterfoil.store.postgres.migrations import SCHEMA_VERSION, found_version
+from counterfoil.store.postgres.statements import QUERIES
+
+
+def examine(dsn: str, defaults: WorkDefaults | None = None) -> list[Finding]:
+    """Every finding; raises StoreFailure when there is no database to look at. Runs in a thread and loop of its own."""
+    found: list[Finding] = []
+    failures: list[Exception] = []
+
+    def visit() -> None:
+        try:
+            found.extend(asyncio.run(_visit(Access(dsn, 0), defaults or WorkDefaults())))
+        except Exception as failure:  # noqa: BLE001 (raised again below, where somebody can see it)
+            failures.append(failure)
+
+    thread = threading.Thread(target=visit, name="doctor")
+    thread.start()
+    thread.join()
+    for failure in failures:
+        raise failure
+    return found
+
+
+async def _visit(access: Access, defaults: WorkDefaults) -> list[Finding]:
+    connection = await Gate(access).connect()
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            return await _examine(connection, access, defaults)
+    except FAULTS as error:
+        raise StoreFailure(f"{access.shown}: {explain(error)}") from error
+    finally:
+        await connection.close()
+
+
+async def _examine(connection: Connection, access: Access, defaults: WorkDefaults) -> list[Finding]:
+    version = await found_version(connection)
+    if version == 0:
+        raise StoreFailure(f"{access.shown}: there is no database of counterfoil here")
+    if version != SCHEMA_VERSION:
+        return [wrong_version(version, SCHEMA_VERSION)]
+    findings: list[Finding] = []
+    examination = Examination(defaults)
+    examination.add_versions(await connection.fetch(QUERIES["doctor_versions"]))
+    after = 0
+    while rows := await connection.fetch(QUERIES["doctor_flows"], after, CHUNK):
+        after = rows[-1][0]
+        findings += examination.check(await _rows(connection, [row[1] for row in rows]))
+    findings += examination.unreadable
+    findings += lost_events(await connection.fetch(QUERIES["doctor_lost_events"]))
+    return findings
+
+
+async def _rows(connection: Connection, flow_ids: list[str]) -> FlowRows:
+    work_ids = [row[0] for row in await connection.fetch(QUERIES["doctor_work"], flow_ids)]
+    return FlowRows(
+        flows=await connection.fetch(QUERIES["load_flows"], flow_ids),
+        steps=await connection.fetch(QUERIES["doctor_steps"], flow_ids),
+        work=await connection.fetch(QUERIES["load_work"], work_ids),
+        events=await connection.fetch(QUERIES["doctor_journal"], flow_ids),
+    )

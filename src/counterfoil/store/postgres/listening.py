@@ -1,0 +1,67 @@
+"""Hearing the other nodes: one connection that LISTENs, opened anew when it is lost. Nobody depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from counterfoil.store.commit import StoreFailure
+from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Gate, explain
+
+CHANNEL = "counterfoil"
+CHECK_SECONDS = 5.0
+"""How often a silent connection is asked whether it still lives."""
+
+log = structlog.get_logger(__name__)
+
+
+class Listener:
+    """Runs beside the store from ``start`` to ``stop``. It needs a session of its own: not a pooler's transaction."""
+
+    channel = CHANNEL
+
+    def __init__(self, access: Access, heard: Callable[[str], None]) -> None:
+        self._gate = Gate(access)
+        self._heard = heard
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="listener")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                connection = await self._gate.connect()
+            except StoreFailure:
+                await asyncio.sleep(0.5)
+                continue
+            try:
+                await self._listen(connection)
+            except FAULTS as error:
+                log.info("listener_lost", reason=explain(error), note="polling goes on")
+            finally:
+                connection.terminate()
+
+    async def _listen(self, connection: Connection) -> None:
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: lost.set())
+        await connection.add_listener(CHANNEL, self._take)
+        while not connection.is_closed():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await lost.wait()
+            if not lost.is_set():
+                await connection.fetchval("SELECT 1", timeout=CHECK_SECONDS)
+
+    def _take(self, connection: Any, pid: int, channel: str, payload: Any) -> None:
+        self._heard(str(payload))

@@ -1,0 +1,386 @@
+-- Named queries of the shared store: the names of the embedded one, whose columns and meaning they keep.
+-- Where one differs more than in dialect, it says why. What differs throughout:
+-- - Bulk statements take one array a column, in $1, $2 ... (unnest): a statement a table, however many rows.
+-- - Batch loads give rows, not JSON: the driver decodes them outside Python.
+-- - Searches lock the flow of what they find (FOR UPDATE ... SKIP LOCKED): two nodes never find the same.
+-- - Parameters that may be null say their type, and open ends of a range are numbers: a plan made once serves both.
+
+-- name: load_work
+-- Work items by id, each with its step in the flow and its flow.
+SELECT
+    w.work_id, w.flow_id, w.step_id, w.item, w.version, w.status, w.attempt, w.idempotency_key, w.lane, w.created_at,
+    w.due_at, w.deadline_at, w.owner, w.first_sent_at, w.sent_at, w.acknowledged_at, w.progress, w.message, w.hold,
+    w.result, w.error, w.recorded_at,
+    s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    f.status, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at
+FROM work AS w
+JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id
+JOIN flows AS f ON f.flow_id = w.flow_id
+WHERE w.work_id = ANY($1::text[]);
+
+-- name: load_flows
+-- Flows by id.
+SELECT f.flow_id, f.status, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at
+FROM flows AS f WHERE f.flow_id = ANY($1::text[]);
+
+-- name: load_open_work
+-- Ids of all open work of some flows.
+SELECT w.work_id FROM work AS w
+WHERE w.flow_id = ANY($1::text[]) AND w.status IN ('pending', 'held', 'active', 'not_completed');
+
+-- name: load_open_steps
+-- All open steps of some flows.
+SELECT
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at,
+    s.finished_at
+FROM flow_steps AS s WHERE s.flow_id = ANY($1::text[]) AND s.status IN ('pending', 'active');
+
+-- name: load_inputs
+-- What some flows were started with.
+SELECT i.flow_id, i.goals, i.init, i.metadata, i.labels FROM flow_inputs AS i WHERE i.flow_id = ANY($1::text[]);
+
+-- name: load_current
+-- The current version of some steps.
+SELECT s.step_id, s.version FROM steps AS s WHERE s.step_id = ANY($1::text[]);
+
+-- name: load_versions
+-- Definitions by version.
+SELECT v.version, v.step_id, v.definition FROM step_versions AS v WHERE v.version = ANY($1::text[]);
+
+-- name: load_calls
+-- Cancel calls by id.
+SELECT c.call_id, c.flow_id, c.step_id, c.work_id, c.url, c.body, c.attempt, c.due_at
+FROM cancel_calls AS c WHERE c.call_id = ANY($1::text[]);
+
+-- name: count_active
+-- How many items of some steps are out at this moment.
+SELECT wanted.step_id, (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.step_id AND w.status = 'active')
+FROM unnest($1::text[]) AS wanted (step_id);
+
+-- name: find_claimable
+-- Work that may be sent now, in some lanes: the longest due of each lane, at most a lane's share of each.
+SELECT due.work_id, due.flow_id
+FROM jsonb_array_elements_text(:lanes::jsonb) AS wanted (lane)
+CROSS JOIN LATERAL (
+    SELECT w.work_id, w.flow_id FROM work AS w JOIN flows AS f ON f.flow_id = w.flow_id
+    WHERE w.lane = wanted.lane AND w.status IN ('pending', 'not_completed') AND w.due_at IS NOT NULL
+        AND w.due_at <= :now
+    ORDER BY w.due_at LIMIT :share FOR UPDATE OF f SKIP LOCKED
+) AS due
+LIMIT :limit;
+
+-- name: find_overdue
+-- Active work whose clock has run out, the longest overdue first.
+SELECT w.work_id FROM work AS w JOIN flows AS f ON f.flow_id = w.flow_id
+WHERE w.status = 'active' AND w.due_at <= :now ORDER BY w.due_at LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
+
+-- name: find_orphaned
+-- Work that a node was sending whose lease has lapsed; the asking node's own is never among it.
+SELECT w.work_id, w.owner FROM work AS w JOIN flows AS f ON f.flow_id = w.flow_id
+WHERE w.owner IS NOT NULL AND w.owner <> :owner
+    AND NOT EXISTS (SELECT 1 FROM nodes AS n WHERE n.node_id = w.owner AND n.lease_until > clock_timestamp())
+LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
+
+-- name: find_calls
+-- Cancel calls to be made now, the longest due first.
+SELECT call_id FROM cancel_calls WHERE due_at <= :now ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED;
+
+-- name: insert_version
+-- A definition that may be known already: the same content has the same version.
+INSERT INTO step_versions (version, step_id, definition)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[]) ON CONFLICT DO NOTHING;
+
+-- name: put_step
+-- Make a version the current one of its step.
+INSERT INTO steps (step_id, version, created_at, updated_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
+ON CONFLICT (step_id) DO UPDATE SET version = excluded.version, updated_at = excluded.updated_at;
+
+-- name: delete_step
+-- Take a step out of the register; flows under way keep their version.
+DELETE FROM steps WHERE step_id = ANY($1::text[]);
+
+-- name: insert_flows
+INSERT INTO flows (flow_id, status, created_at, open_steps, outputs, error, finished_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::integer[], $5::text[], $6::text[], $7::bigint[]);
+
+-- name: update_flows
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+UPDATE flows SET
+    status = change.status, open_steps = change.open_steps, outputs = change.outputs, error = change.error,
+    finished_at = change.finished_at
+FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::bigint[])
+    AS change (flow_id, status, open_steps, outputs, error, finished_at)
+WHERE flows.flow_id = change.flow_id AND CASE change.status
+    WHEN 'active' THEN flows.status IN ('active', 'failed')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
+    WHEN 'completed' THEN flows.status IN ('active')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
+END;
+
+-- name: insert_inputs
+INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]);
+
+-- name: insert_labels
+INSERT INTO flow_labels (label, flow_id) SELECT * FROM unnest($1::text[], $2::text[]);
+
+-- name: insert_steps
+INSERT INTO flow_steps (
+    flow_id, step_id, version, status, goal, items, open_items, failed_items, started_at, finished_at
+)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::integer[], $7::integer[], $8::integer[],
+    $9::bigint[], $10::bigint[]
+);
+
+-- name: update_steps
+-- pending -> active | skipped | cancelled; active -> completed | failed | cancelled
+UPDATE flow_steps SET
+    status = change.status, items = change.items, open_items = change.open_items,
+    failed_items = change.failed_items, started_at = change.started_at, finished_at = change.finished_at
+FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::integer[], $7::bigint[], $8::bigint[]
+) AS change (flow_id, step_id, status, items, open_items, failed_items, started_at, finished_at)
+WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id AND CASE change.status
+    WHEN 'pending' THEN flow_steps.status IN ('pending')
+    WHEN 'active' THEN flow_steps.status IN ('pending', 'active')
+    WHEN 'completed' THEN flow_steps.status IN ('active')
+    WHEN 'failed' THEN flow_steps.status IN ('active')
+    WHEN 'skipped' THEN flow_steps.status IN ('pending')
+    WHEN 'cancelled' THEN flow_steps.status IN ('pending', 'active')
+END;
+
+-- name: insert_work
+INSERT INTO work (
+    work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
+    deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at
+)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::integer[], $8::text[], $9::text[],
+    $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[],
+    $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::bigint[]
+);
+
+-- name: update_work
+-- The guard says what domain/states.py says: open work may change in place, what is final never changes again.
+UPDATE work SET
+    status = change.status, attempt = change.attempt, due_at = change.due_at, deadline_at = change.deadline_at,
+    owner = change.owner, first_sent_at = change.first_sent_at, sent_at = change.sent_at,
+    acknowledged_at = change.acknowledged_at, progress = change.progress, message = change.message,
+    hold = change.hold, result = change.result, error = change.error, recorded_at = change.recorded_at
+FROM unnest(
+    $1::text[], $2::text[], $3::integer[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[]
+) AS change (
+    work_id, status, attempt, due_at, deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message,
+    hold, result, error, recorded_at
+)
+WHERE work.work_id = change.work_id AND CASE change.status
+    WHEN 'pending' THEN work.status IN ('pending', 'held')
+    WHEN 'held' THEN work.status IN ('pending', 'not_completed', 'held')
+    WHEN 'active' THEN work.status IN ('pending', 'not_completed', 'active')
+    WHEN 'not_completed' THEN work.status IN ('active', 'not_completed')
+    WHEN 'succeeded' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+    WHEN 'failed' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+    WHEN 'cancelled' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+END;
+
+-- name: append_journal
+INSERT INTO journal (type, at, flow_id, step_id, work_id, attempt, data)
+SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::integer[], $7::text[]);
+
+-- name: put_calls
+-- A cancel call, new or to be tried again later.
+INSERT INTO cancel_calls (call_id, flow_id, step_id, work_id, url, body, attempt, due_at)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[], $8::bigint[]
+)
+ON CONFLICT (call_id) DO UPDATE SET attempt = excluded.attempt, due_at = excluded.due_at;
+
+-- name: delete_calls
+DELETE FROM cancel_calls WHERE call_id = ANY($1::text[]);
+
+-- name: due_lanes
+-- Every lane with something to send, and when its first item is due: one seek a lane, however much waits in it.
+WITH RECURSIVE lanes (lane) AS (
+    (SELECT w.lane FROM work AS w WHERE w.status IN ('pending', 'not_completed') AND w.due_at IS NOT NULL
+    ORDER BY w.lane LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT w.lane FROM work AS w
+        WHERE w.lane > lanes.lane AND w.status IN ('pending', 'not_completed') AND w.due_at IS NOT NULL
+        ORDER BY w.lane LIMIT 1
+    )
+    FROM lanes WHERE lanes.lane IS NOT NULL
+)
+SELECT lane, (
+    SELECT w.due_at FROM work AS w
+    WHERE w.lane = lanes.lane AND w.status IN ('pending', 'not_completed') AND w.due_at IS NOT NULL
+    ORDER BY w.due_at LIMIT 1
+)
+FROM lanes WHERE lane IS NOT NULL;
+
+-- name: next_clock
+-- When the first clock of active work runs out.
+SELECT min(due_at) FROM work WHERE status = 'active';
+
+-- name: next_call
+SELECT min(due_at) FROM cancel_calls;
+
+-- name: open_work_by_state
+-- How much work is open, by state.
+SELECT status, count(*) FROM work
+WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL GROUP BY status
+UNION ALL
+SELECT 'active', count(*) FROM work WHERE status = 'active';
+
+-- name: oldest_waiting
+-- For every step with work out, since when its oldest item waits: one seek a step.
+WITH RECURSIVE waiting (step_id) AS (
+    (SELECT w.step_id FROM work AS w WHERE w.status = 'active' ORDER BY w.step_id LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT w.step_id FROM work AS w WHERE w.step_id > waiting.step_id AND w.status = 'active'
+        ORDER BY w.step_id LIMIT 1
+    )
+    FROM waiting WHERE waiting.step_id IS NOT NULL
+)
+SELECT step_id, (
+    SELECT w.sent_at FROM work AS w WHERE w.step_id = waiting.step_id AND w.status = 'active'
+    ORDER BY w.sent_at LIMIT 1
+)
+FROM waiting WHERE step_id IS NOT NULL;
+
+-- name: get_step
+SELECT s.step_id, s.version, v.definition, s.created_at, s.updated_at
+FROM steps AS s JOIN step_versions AS v ON v.version = s.version WHERE s.step_id = :step_id;
+
+-- name: list_steps
+SELECT s.step_id, s.version, v.definition, s.created_at, s.updated_at
+FROM steps AS s JOIN step_versions AS v ON v.version = s.version ORDER BY s.step_id;
+
+-- name: get_flow
+SELECT f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at, i.init, i.metadata, i.labels
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id WHERE f.flow_id = :flow_id;
+
+-- name: get_flow_steps
+SELECT step_id, status, goal, version, started_at, finished_at
+FROM flow_steps WHERE flow_id = :flow_id ORDER BY started_at NULLS FIRST, step_id;
+
+-- name: get_flow_result
+SELECT flow_id, status, outputs, error FROM flows WHERE flow_id = :flow_id;
+
+-- name: list_flows
+-- Newest first. Each filter is off while its parameter is null.
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at,
+    i.metadata, i.labels
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE (:status::text IS NULL OR f.status = :status)
+    AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
+    AND (:since::bigint IS NULL OR f.created_at >= :since)
+    AND (:label::text IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS l WHERE l.label = :label AND l.flow_id = f.flow_id
+    ))
+    AND (:goal::text IS NULL OR EXISTS (
+        SELECT 1 FROM flow_steps AS s WHERE s.flow_id = f.flow_id AND s.step_id = :goal AND s.goal
+    ))
+ORDER BY f.ordinal DESC LIMIT :limit;
+
+-- name: list_open_flows
+-- The same for one status that few flows have: along the partial index instead of all flows.
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at,
+    i.metadata, i.labels
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE f.status = :status AND f.status <> 'completed'
+    AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
+    AND (:since::bigint IS NULL OR f.created_at >= :since)
+    AND (:label::text IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS l WHERE l.label = :label AND l.flow_id = f.flow_id
+    ))
+    AND (:goal::text IS NULL OR EXISTS (
+        SELECT 1 FROM flow_steps AS s WHERE s.flow_id = f.flow_id AND s.step_id = :goal AND s.goal
+    ))
+ORDER BY f.ordinal DESC LIMIT :limit;
+
+-- name: work_of_flow
+SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+FROM work WHERE flow_id = :flow_id ORDER BY flow_id, step_id, item;
+
+-- name: get_work
+SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+FROM work WHERE work_id = :work_id;
+
+-- name: list_work
+-- Oldest first. Each filter is off while its parameter is null.
+SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+FROM work
+WHERE ordinal > coalesce(:after::bigint, 0)
+    AND (:status::text IS NULL OR status = :status)
+    AND (:step_id::text IS NULL OR step_id = :step_id)
+ORDER BY ordinal LIMIT :limit;
+
+-- name: list_overdue_work
+-- Open work whose time has come but that has not moved: by the partial indexes, so ended work costs nothing.
+SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+FROM (
+    SELECT * FROM work WHERE status = 'active' AND due_at <= :now
+    UNION ALL
+    SELECT * FROM work WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL AND due_at <= :now
+) AS overdue
+WHERE ordinal > coalesce(:after::bigint, 0)
+    AND (:status::text IS NULL OR status = :status)
+    AND (:step_id::text IS NULL OR step_id = :step_id)
+ORDER BY ordinal LIMIT :limit;
+
+-- name: receipt_status
+SELECT w.status, w.attempt, w.deadline_at, w.recorded_at FROM work AS w WHERE w.work_id = :work_id;
+
+-- name: journal_of_flow
+SELECT seq, type, at, flow_id, step_id, work_id, attempt, data
+FROM journal WHERE flow_id = :flow_id AND seq > :after ORDER BY seq LIMIT :limit;
+
+-- name: journal_of_work
+SELECT seq, type, at, flow_id, step_id, work_id, attempt, data
+FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
+
+-- name: journal_after
+-- As far as it is seen now, with the oldest transaction that still runs and the one that begins next: by them
+-- store/postgres/tail.py holds back what stands behind a number that may still appear.
+SELECT seq, type, at, flow_id, step_id, work_id, attempt, data,
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+FROM journal WHERE seq > :after ORDER BY seq LIMIT :limit;
+
+-- name: last_seq
+SELECT coalesce(max(seq), 0) FROM journal;
+
+-- name: flow_exists
+SELECT 1 FROM flows WHERE flow_id = :flow_id;
+
+-- name: doctor_versions
+SELECT version, step_id, definition FROM step_versions;
+
+-- name: doctor_flows
+SELECT ordinal, flow_id FROM flows WHERE ordinal > $1 ORDER BY ordinal LIMIT $2;
+
+-- name: doctor_steps
+SELECT
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at,
+    s.finished_at
+FROM flow_steps AS s WHERE s.flow_id = ANY($1::text[]);
+
+-- name: doctor_work
+SELECT w.work_id FROM work AS w WHERE w.flow_id = ANY($1::text[]);
+
+-- name: doctor_journal
+SELECT j.type, j.at, j.flow_id, j.step_id, j.work_id, j.attempt, j.data
+FROM journal AS j WHERE j.flow_id = ANY($1::text[]) ORDER BY j.seq;
+
+-- name: doctor_lost_events
+SELECT j.flow_id, count(*) FROM journal AS j
+WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY j.flow_id LIMIT 100;

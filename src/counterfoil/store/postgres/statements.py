@@ -1,0 +1,54 @@
+"""The named queries as PostgreSQL takes them: numbered parameters, and several writes in one statement."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from counterfoil.store.queries import load_queries
+from counterfoil.store.writing import Write
+
+PACKAGE = "counterfoil.store.postgres"
+QUERIES = load_queries(PACKAGE)
+COORDINATION = load_queries(PACKAGE, "coordination.sql")
+
+_NAMED = re.compile(r"(?<![:\w]):([a-z_]+)")
+_NUMBERED = re.compile(r"\$(\d+)")
+
+
+@cache
+def _numbered(query: str) -> tuple[str, tuple[str, ...]]:
+    names = tuple(dict.fromkeys(_NAMED.findall(QUERIES[query])))
+    return _NAMED.sub(lambda found: f"${names.index(found[1]) + 1}", QUERIES[query]), names
+
+
+def with_parameters(query: str, parameters: dict[str, Any]) -> tuple[str, list[Any]]:
+    """A query whose parameters have names, and their values in its order."""
+    text, names = _numbered(query)
+    return text, [parameters[name] for name in names]
+
+
+@cache
+def _combined(queries: tuple[tuple[str, int], ...]) -> str:
+    parts: list[str] = []
+    shift = 0
+    for query, width in queries:
+        text = _NUMBERED.sub(lambda found, by=shift: f"${int(found[1]) + by}", QUERIES[query])  # type: ignore[misc]
+        returned = "seq" if query == "append_journal" else "1"
+        parts.append(f"{query} AS (\n{text}\nRETURNING {returned})")
+        shift += width
+    told = [f"(SELECT count(*) FROM {query})" for query, _ in queries]  # noqa: S608 (our own names)
+    if any(query == "append_journal" for query, _ in queries):
+        told.append("(SELECT min(seq) FROM append_journal)")
+    return f"WITH {', '.join(parts)}\nSELECT {', '.join(told)}"
+
+
+def combined(writes: list[Write]) -> tuple[str, list[Any]]:
+    """All writes of a batch as one statement, which tells how many rows each wrote, and the first journal number.
+
+    Few texts: which tables a batch touches, not how many rows, decides on them; so prepared ones are used again.
+    """
+    columns = [list(zip(*write.rows, strict=True)) for write in writes]
+    text = _combined(tuple((write.query, len(own)) for write, own in zip(writes, columns, strict=True)))
+    return text, [column for own in columns for column in own]

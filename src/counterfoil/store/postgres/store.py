@@ -1,0 +1,248 @@
+"""The PostgreSQL store: one connection that writes, a few that read, one that listens to the other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.time import Clock
+from counterfoil.store.batch import Batch
+from counterfoil.store.commit import CommitUnknown, GuardRefused, StoreFailure
+from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Gate, explain, is_usable
+from counterfoil.store.postgres.listening import Listener
+from counterfoil.store.postgres.migrations import migrate
+from counterfoil.store.postgres.statements import COORDINATION, with_parameters
+from counterfoil.store.postgres.tail import Tail
+from counterfoil.store.postgres.transaction import BeginAgain, LeaseLost, Mark, Unanswered, begin_statement, execute
+from counterfoil.store.protocol import Row
+
+TRIES = 20
+"""How often a batch is begun again because other nodes were in its way, before it is given up as unavailable."""
+STATEMENT_SECONDS = 30.0
+"""A server that takes longer than this for a query is taken for lost."""
+DOUBT_SECONDS = 5.0
+"""How long the commands of a commit in doubt wait for the truth, before they are told to ask again."""
+
+log = structlog.get_logger(__name__)
+
+
+class PostgresStore:
+    """See store/protocol.py. Lost connections are opened anew by whoever needs them next, as the gate allows."""
+
+    def __init__(
+        self,
+        dsn: str,
+        clock: Clock,
+        defaults: WorkDefaults,
+        readers: int = 2,
+        *,
+        listen_dsn: str = "",
+        statement_cache: int = 1024,
+    ) -> None:
+        self.access = Access(dsn, statement_cache)
+        self._clock = clock
+        self._defaults = defaults
+        self._reader_count = readers
+        self._gate = Gate(self.access)
+        self._writer: Connection | None = None
+        self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
+        self._guard = secrets.randbits(62)
+        self._begin = begin_statement(self._guard)
+        self._tail = Tail()
+        self._listener = Listener(Access(listen_dsn or dsn, 0), self._hear)
+        self.heard: Callable[[str], None] = lambda message: None
+
+    async def open(self) -> None:
+        self._writer = await self._gate.connect()
+        try:
+            await migrate(self._writer, self._clock(), upgrade=False)
+            await self._warn_of_settings(self._writer)
+        except FAULTS as error:
+            await self.close()
+            raise StoreFailure(f"{self.access.shown}: {explain(error)}") from error
+        except BaseException:
+            await self.close()
+            raise
+        for _ in range(self._reader_count):
+            self._readers.put_nowait(None)
+        self._listener.start()
+
+    async def close(self) -> None:
+        await self._listener.stop()
+        readers = [self._readers.get_nowait() for _ in range(self._readers.qsize())]
+        for connection in (*readers, self._writer):
+            if connection is not None:
+                await _close(connection)
+        self._writer = None
+
+    # Writing -----------------------------------------------------------------------------------------------------
+
+    def execute(self, batch: Batch) -> Awaitable[None]:
+        return asyncio.ensure_future(self._execute(batch))
+
+    async def _execute(self, batch: Batch) -> None:
+        reconnected = False
+        for number in range(TRIES):
+            if number:
+                batch.restart()
+            connection = self._writer
+            if connection is None or connection.is_closed():
+                connection = self._writer = await self._gate.connect()
+                reconnected = True
+            try:
+                await execute(connection, batch, self._defaults, self._begin)
+                return
+            except BeginAgain:
+                await asyncio.sleep(0)
+            except (GuardRefused, LeaseLost):
+                raise
+            except Unanswered as unanswered:
+                self._drop_writer()
+                if await self._resolve_soon(unanswered.mark):
+                    return
+            except FAULTS as error:
+                self._drop_writer()
+                if reconnected:
+                    raise StoreFailure(explain(error)) from error
+            except BaseException:
+                self._drop_writer()
+                raise
+        raise StoreFailure("other nodes were in the way of this batch again and again")
+
+    async def _resolve_soon(self, mark: Mark | None) -> bool:
+        """Whether a commit in doubt holds; raises CommitUnknown when that cannot be found out within some seconds."""
+        if mark is None:
+            raise StoreFailure("the connection was lost during a commit that may be repeated without harm")
+
+        async def resolve() -> bool:
+            return await self._holds(mark)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DOUBT_SECONDS):
+                while True:
+                    try:
+                        return await resolve()
+                    except StoreFailure:
+                        await asyncio.sleep(0.1)
+        raise CommitUnknown(resolve)
+
+    async def _holds(self, mark: Mark) -> bool:
+        """Read back whether a commit holds, after the transaction is certain to have ended: its guard is free."""
+        connection = await self._gate.connect()
+        event = mark.event
+        try:
+            async with asyncio.timeout(STATEMENT_SECONDS):
+                await connection.execute(self._begin)
+                found: int = await connection.fetchval(
+                    COORDINATION["find_event"],
+                    mark.seq,
+                    str(event.type),
+                    event.at,
+                    event.flow_id,
+                    event.work_id,
+                    event.attempt,
+                )
+                await connection.execute("ROLLBACK")
+        except FAULTS as error:
+            connection.terminate()
+            raise StoreFailure(explain(error)) from error
+        if is_usable(self._writer):
+            await _close(connection)
+        else:
+            self._writer = connection
+        log.info("commit_resolved", holds=bool(found))
+        return bool(found)
+
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.terminate()
+            self._writer = None
+
+    # Reading -----------------------------------------------------------------------------------------------------
+
+    async def read(self, query: str, **parameters: Any) -> list[Row]:
+        if any(isinstance(value, str) and "\0" in value for value in parameters.values()):
+            return []  # no text here holds it, so nothing matches
+        text, values = with_parameters(query, parameters)
+        rows = await self._fetch(text, *values)
+        if query == "journal_after":
+            return self._tail.visible(parameters["after"], rows)
+        return [tuple(row) for row in rows]
+
+    async def _fetch(self, text: str, *values: Any) -> list[Any]:
+        connection = await self._readers.get()
+        try:
+            fresh = not is_usable(connection)
+            if connection is None or fresh:
+                connection = await self._gate.connect()
+            try:
+                return await self._fetch_on(connection, text, values)
+            except FAULTS:
+                if fresh or not connection.is_closed():
+                    raise
+                connection = await self._gate.connect()  # it broke while nobody used it: not the reader's fault
+                return await self._fetch_on(connection, text, values)
+        except FAULTS as error:
+            if connection is not None and not _is_answer(error):
+                connection.terminate()
+            raise StoreFailure(explain(error)) from error
+        except BaseException:
+            if connection is not None:
+                connection.terminate()
+            raise
+        finally:
+            self._readers.put_nowait(connection)
+
+    async def _fetch_on(self, connection: Connection, text: str, values: tuple[Any, ...]) -> list[Any]:
+        async with asyncio.timeout(STATEMENT_SECONDS):
+            if self.access.statement_cache:
+                return list(await connection.fetch(text, *values))
+            async with connection.transaction():  # a pooler must not change the server between parse and execute
+                return list(await connection.fetch(text, *values))
+
+    # Other nodes -------------------------------------------------------------------------------------------------
+
+    async def join(self, node_id: str, lease_ms: int) -> None:
+        await self._fetch(COORDINATION["join_nodes"], node_id, lease_ms)
+
+    async def renew(self, node_id: str, lease_ms: int) -> int | None:
+        rows = await self._fetch(COORDINATION["renew_lease"], node_id, lease_ms)
+        return rows[0][0] if rows else None
+
+    async def leave(self, node_id: str) -> None:
+        await self._fetch(COORDINATION["leave_nodes"], node_id)
+
+    async def notify(self, message: str) -> None:
+        await self._fetch("SELECT pg_notify($1, $2)", self._listener.channel, message)
+
+    def _hear(self, message: str) -> None:
+        self.heard(message)
+
+    async def receipt_secret(self, proposed: str) -> str | None:
+        await self._fetch("INSERT INTO receipt_secret (secret) VALUES ($1) ON CONFLICT DO NOTHING", proposed)
+        secret: str = (await self._fetch("SELECT secret FROM receipt_secret"))[0][0]
+        return secret
+
+    async def _warn_of_settings(self, connection: Connection) -> None:
+        """A server that does not flush its commits can lose what was acknowledged: whoever runs it should know."""
+        for name in ("fsync", "synchronous_commit"):
+            if await connection.fetchval("SELECT current_setting($1)", name) == "off":
+                log.warning("store_not_durable", setting=f"{name} = off", remedy="turn it on: commits may be lost")
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Whether the server refused a statement and the connection goes on."""
+    return getattr(error, "sqlstate", None) is not None and not str(error.sqlstate).startswith(("08", "57P"))  # type: ignore[attr-defined]
+
+
+async def _close(connection: Connection) -> None:
+    try:
+        await connection.close(timeout=2.0)
+    except FAULTS:
+        connection.terminate()

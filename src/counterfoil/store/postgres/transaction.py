@@ -1,0 +1,163 @@
+"""One write transaction on PostgreSQL: lock, load, decide, write, commit.
+
+The protocol. Who changes anything of a flow holds the lock of the flow's row. A batch takes its locks in one order:
+flows by id, then cancel calls by id, then the right to count a step's active items, by step; searches come last and
+never wait. What it misses while deciding is locked without waiting; if another holds it, the batch begins again with
+everything that it now knows it needs. So batches wait for each other, but never in a circle.
+
+Rows are read after their locks were taken, by statements of their own: each sees all that was committed before
+(read committed). What is durable when: after COMMIT was answered. If the answer is lost, ``Unanswered`` carries the
+first event that the transaction wrote, by which it can be looked up whether it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from counterfoil.domain.events import Event
+from counterfoil.domain.steps import WorkDefaults
+from counterfoil.store.batch import Batch
+from counterfoil.store.commit import GuardRefused, StoreFailure
+from counterfoil.store.loading import LOADS, fill, need_open
+from counterfoil.store.needs import Needs
+from counterfoil.store.postgres.connection import AGAIN, FAULTS, Connection
+from counterfoil.store.postgres.statements import COORDINATION, QUERIES, combined, with_parameters
+from counterfoil.store.writing import writes_of
+
+TRANSACTION_SECONDS = 30.0
+"""A server that takes longer than this is taken for lost."""
+LOCK_MS = 5_000
+IDLE_MS = 3_000
+"""How long a transaction may stand still before the server ends it: a node that was stopped in the middle of one must
+not keep the others waiting for its locks. Its batch is tried again when it goes on."""
+
+
+class BeginAgain(Exception):
+    """Another node was in the way: nothing was written, and the batch may be tried again at once."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The first event of a commit, under its number: the commit holds exactly if the journal has it."""
+
+    seq: int
+    event: Event
+
+
+class Unanswered(Exception):
+    """COMMIT was sent and the connection broke; ``mark`` is None where the transaction wrote no event."""
+
+    def __init__(self, mark: Mark | None) -> None:
+        self.mark = mark
+        super().__init__("the connection was lost during a commit")
+
+
+class LeaseLost(StoreFailure):
+    """The node's lease had lapsed when it wanted to claim work: nothing was written."""
+
+
+def begin_statement(guard: int) -> str:
+    """``guard``: a lock that is the writer's own, by which it can tell later whether this transaction has ended."""
+    return (
+        "BEGIN; "
+        f"SET LOCAL lock_timeout = {LOCK_MS}; "
+        f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; "
+        # The number of the transaction is drawn before any of the journal: store/postgres/tail.py counts on it.
+        f"SELECT pg_advisory_xact_lock({guard}), pg_current_xact_id()"
+    )
+
+
+async def execute(connection: Connection, batch: Batch, defaults: WorkDefaults, begin: str) -> None:
+    """The whole transaction of a batch. Raises BeginAgain, Unanswered, or what the connection raises."""
+    try:
+        async with asyncio.timeout(TRANSACTION_SECONDS):
+            await connection.execute(begin)
+            await _decide(connection, batch, defaults)
+            if not batch.world.changes.any():
+                await connection.execute("ROLLBACK")
+                return
+            mark = await _write(connection, batch)
+    except AGAIN as error:
+        await connection.execute("ROLLBACK")
+        raise BeginAgain(str(error)) from error
+    except (BeginAgain, GuardRefused, LeaseLost):
+        await connection.execute("ROLLBACK")
+        raise
+    await _commit(connection, mark)
+
+
+async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults) -> None:
+    missed: Needs | None = batch.needs
+    first = True
+    while missed is not None:
+        await _lock(connection, missed, wait=first)
+        for find in missed.finds:
+            text, parameters = with_parameters(find.query, dict(find.parameters))
+            batch.world.add_found(find, [tuple(row) for row in await connection.fetch(text, *parameters)])
+        fill(batch.world, missed, await _load(connection, missed), defaults)
+        missed = batch.decide()
+        first = False
+
+
+async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> None:
+    flows = needs.flows | needs.open_flows
+    if flows or needs.work:
+        text = COORDINATION["lock_flows"]
+        await connection.fetch(text if wait else f"{text} NOWAIT", _keys(flows), _keys(needs.work))
+    if needs.calls:
+        text = COORDINATION["lock_calls"]
+        await connection.fetch(text if wait else f"{text} NOWAIT", _keys(needs.calls))
+    if needs.active_counts:
+        steps = _keys(needs.active_counts)
+        if wait:
+            await connection.fetch(COORDINATION["lock_steps"], steps)
+        elif not await connection.fetchval(COORDINATION["try_lock_steps"], steps):
+            raise BeginAgain("another node counts what is out of the same step")
+
+
+async def _load(connection: Connection, needs: Needs) -> dict[str, list[Any]]:
+    """Everything that the batch asked for, by query."""
+    if needs.open_flows:
+        rows = await connection.fetch(QUERIES["load_open_work"], _keys(needs.open_flows))
+        need_open(needs, [row[0] for row in rows])
+    loaded: dict[str, list[Any]] = {}
+    for query, keys_of in LOADS.items():
+        if keys := keys_of(needs):
+            loaded[query] = await connection.fetch(QUERIES[query], _keys(keys))
+    return loaded
+
+
+def _keys(keys: set[str]) -> list[str]:
+    """Keys in one order. What PostgreSQL cannot hold as text cannot be the key of anything that it has."""
+    return sorted(key for key in keys if "\0" not in key)
+
+
+async def _write(connection: Connection, batch: Batch) -> Mark | None:
+    """All changes in one statement; its guards must have held for every row."""
+    changes = batch.world.changes
+    claimed = {work.owner for work in changes.work.values() if work.owner is not None}
+    if claimed:
+        alive = {row[0] for row in await connection.fetch(COORDINATION["check_leases"], list(claimed))}
+        # Others' leases are theirs: a heartbeat may change an item that another node is sending.
+        if batch.world.node_id in claimed - alive:
+            raise LeaseLost("this node's lease has lapsed: it claims nothing until it has a new one")
+    writes = list(writes_of(changes))
+    text, parameters = combined(writes)
+    told = await connection.fetchrow(text, *parameters)
+    assert told is not None
+    for write, changed in zip(writes, told, strict=False):
+        if write.exact and changed != len(write.rows):
+            raise GuardRefused(f"{len(write.rows) - changed} of {len(write.rows)} rows: {write.query}")
+    return Mark(told[len(writes)], changes.events[0]) if changes.events else None
+
+
+async def _commit(connection: Connection, mark: Mark | None) -> None:
+    try:
+        async with asyncio.timeout(TRANSACTION_SECONDS):
+            told = await connection.execute("COMMIT")
+    except FAULTS as error:
+        raise Unanswered(mark) from error
+    if told != "COMMIT":
+        raise StoreFailure(f"PostgreSQL answered {told} to COMMIT")

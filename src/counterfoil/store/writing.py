@@ -1,0 +1,54 @@
+"""From the changes of a batch to rows, statement by statement: the same for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from counterfoil.domain.model import StepVersion
+from counterfoil.store import rows
+from counterfoil.store.changes import Changes
+
+Row = tuple[Any, ...]
+
+
+class Write(NamedTuple):
+    """A named statement, the rows that it writes, and whether every one of them must count (its guard held)."""
+
+    query: str
+    rows: list[Row]
+    exact: bool = True
+
+
+def writes_of(changes: Changes) -> Iterator[Write]:
+    """What a batch writes, table by table; definitions before what names them. Nothing is written that has no rows."""
+    return (write for write in _all(changes) if write.rows)
+
+
+def _all(changes: Changes) -> Iterator[Write]:
+    new, flows, steps, work = changes.new, changes.flows, changes.steps, changes.work
+    if changes.current:
+        yield Write("insert_version", [_version(version) for version in changes.versions.values()], exact=False)
+        current = [version for version in changes.current.values() if version is not None]
+        yield Write("put_step", [(v.step_id, v.version, changes.at, changes.at) for v in current])
+        removed: list[Row] = [(step_id,) for step_id, version in changes.current.items() if version is None]
+        yield Write("delete_step", removed, exact=False)
+    if new.flows:
+        yield Write("insert_flows", [rows.inserted_flow(flows[key]) for key in sorted(new.flows)])
+        yield Write("insert_inputs", [rows.inserted_inputs(inputs) for inputs in changes.inputs.values()])
+        labels: list[Row] = [(f"{k}:{v}", i.flow_id) for i in changes.inputs.values() for k, v in i.labels.items()]
+        yield Write("insert_labels", labels)
+    yield Write("update_flows", [rows.updated_flow(flow) for key, flow in flows.items() if key not in new.flows])
+    yield Write("insert_steps", [rows.inserted_step(steps[key]) for key in new.steps])
+    yield Write("update_steps", [rows.updated_step(step) for key, step in steps.items() if key not in new.steps])
+    yield Write("insert_work", [rows.inserted_work(work[key]) for key in sorted(new.work)])
+    yield Write("update_work", [rows.updated_work(item) for key, item in work.items() if key not in new.work])
+    yield Write("append_journal", [rows.appended_event(event) for event in changes.events])
+    yield Write("put_calls", [rows.put_call(call) for call in changes.calls.values() if call is not None])
+    forgotten: list[Row] = [(key,) for key, call in changes.calls.items() if call is None]
+    yield Write("delete_calls", forgotten, exact=False)
+
+
+def _version(version: StepVersion) -> Row:
+    definition = version.definition.model_dump_json(by_alias=True, exclude_unset=True)
+    return (version.version, version.step_id, definition)
