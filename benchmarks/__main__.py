@@ -12,7 +12,10 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measures import MEASURES, QUICK, Outcome, Size
+from benchmarks import measures, nodes
+from benchmarks.measures import QUICK, Outcome, Size
+
+MEASURES = {**measures.MEASURES, **nodes.MEASURES}
 
 
 async def _run(names: list[str], size: Size, console: Console) -> list[Outcome]:

@@ -34,11 +34,15 @@ class Receipts:
         self._server, url = await serve_endpoint(lambda metadata: self.urls.append(metadata["webhook_url"]))
         return url
 
+    @staticmethod
+    async def start(server: Server, count: int) -> None:
+        request = post_request(f"{server.url}/api/v1/flows", START)
+        await run_load(server.host, server.port, [request] * count, min(count, 64))
+
     async def fill(self, server: Server, count: int) -> list[str]:
         """Start so many flows; returns their webhook URLs once all are out."""
         before = len(self.urls)
-        request = post_request(f"{server.url}/api/v1/flows", START)
-        await run_load(server.host, server.port, [request] * count, 64)
+        await self.start(server, count)
         while len(self.urls) < before + count:
             await asyncio.sleep(0.01)
         return self.urls[before:]

@@ -64,22 +64,23 @@ async def completions(size: Size) -> list[Outcome]:
     receipts = Receipts()
     with engine() as ours, running(*HANDLER) as bare:
         await register(ours, await receipts.serve())
-        await _complete(bare, await _urls(receipts, ours, bare, 500))  # both have run once before it counts
+        await complete(bare, await _urls(receipts, ours, bare, 500))  # both have run once before it counts
         for _ in range(size.rounds):
             urls = await receipts.fill(ours, size.completions)
-            rate = await _complete(ours, urls)
-            ratios.append(rate / await _complete(bare, [url.replace(ours.url, bare.url) for url in urls]))
+            rate = await complete(ours, urls)
+            ratios.append(rate / await complete(bare, [url.replace(ours.url, bare.url) for url in urls]))
     return [Outcome("durable completions/s over a bare handler", statistics.median(ratios), 0.85, rounds=ratios)]
 
 
 async def _urls(receipts: Receipts, ours: Server, bare: Server, count: int) -> list[str]:
     urls = await receipts.fill(ours, count)
-    await _complete(ours, urls)
+    await complete(ours, urls)
     return [url.replace(ours.url, bare.url) for url in urls]
 
 
-async def _complete(server: Server, urls: list[str]) -> float:
-    load = await run_load(server.host, server.port, [post_request(url, RESULT) for url in urls], CONNECTIONS)
+async def complete(server: Server, urls: list[str], connections: int = CONNECTIONS) -> float:
+    """Complete all of them; how many a second."""
+    load = await run_load(server.host, server.port, [post_request(url, RESULT) for url in urls], connections)
     assert set(load.statuses) == {200}, load.statuses
     return load.rate
 
@@ -145,7 +146,7 @@ async def flat(size: Size) -> list[Outcome]:
                 with engine(data) as server:
                     await register(server, endpoint)
                     urls = await receipts.fill(server, size.completions)
-                    rates[data].append(await _complete(server, urls))
+                    rates[data].append(await complete(server, urls))
                     await register(server, cycle_endpoint)
                     flows[data].append((await cycle.run(server, size.flows, 128)).rate)
                     memory[data] = server.memory_bytes()

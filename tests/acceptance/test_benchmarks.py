@@ -9,7 +9,14 @@ import pytest
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("measures", [("completions", "cycle", "latency", "bulk"), ("restart", "flat")])
+@pytest.mark.parametrize(
+    "measures",
+    [
+        ("completions", "cycle", "latency", "bulk"),
+        ("restart", "flat"),
+        ("postgres", "postgres-cycle", "nodes", "takeover"),
+    ],
+)
 def test_the_benchmarks_run(measures: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "benchmarks", "--quick", *measures]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)

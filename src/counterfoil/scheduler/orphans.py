@@ -29,4 +29,7 @@ class OrphanSweep:
         return sum(await self._engine.commit.submit(reclaim))
 
     async def next_due(self) -> int | None:
-        return None
+        """When the first lease of another node lapses, if it is not renewed."""
+        context = self._engine.context
+        left: int | None = (await self._engine.store.read("next_lapse", owner=context.node_id))[0][0]
+        return None if left is None else context.clock() + left

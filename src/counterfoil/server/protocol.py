@@ -52,17 +52,38 @@ class Protocol(RequestHandler):
     lane; while one is under way, the connection counts as handling a request.
     """
 
-    __slots__ = ("_express",)
+    __slots__ = ("_express", "_handling")
 
     def __init__(self, manager: web.Server, *, take: Take | None, **kwargs: Any) -> None:
         super().__init__(manager, **kwargs)
         self._express: ExpressParser | None = None
+        self._handling = False
+        self._request_factory = self._noting(self._request_factory)
         if take is not None:
             self._express = ExpressParser(self._parser, self, take)
             self._parser = cast(HttpRequestParser, self._express)
 
+    def _noting(self, make: Any) -> Any:
+        """A maker of requests that notes that one is being handled, from the very beginning."""
+
+        def make_request(*parts: Any) -> web.BaseRequest:
+            self._handling = True
+            return cast(web.BaseRequest, make(*parts))
+
+        return make_request
+
+    async def _handle_request(self, *parts: Any) -> Any:
+        try:
+            return await super()._handle_request(*parts)
+        finally:
+            self._handling = False
+
     def is_idle(self) -> bool:
-        return self._waiter is not None and not self._waiter.done() and not self._messages and not self._close
+        """Whether what is received now may be answered next: at once, also while aiohttp's task still winds up.
+
+        A client that is quick would otherwise never find it idle, and go the long way for ever.
+        """
+        return not (self._handling or self._messages or self._close or self._force_close)
 
     def begin_express(self) -> None:
         self._request_in_progress = True

@@ -21,8 +21,18 @@ else:
     Connection = asyncpg.Connection
 
 CONNECT_SECONDS = 5.0
+PATIENCE_SECONDS = 1.5
+"""How long somebody waits for a new connection who has somebody waiting himself."""
+CLOSE_SECONDS = 2.0
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
+
+ALWAYS_BY_INDEX = """
+    SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+    SET plan_cache_mode = force_generic_plan; SET jit = off
+"""
+"""Every query here looks up some rows of many by a key. A plan that is kept from when the tables were small would go
+on reading them whole when they are large. Without kept statements each is planned anew, and needs no such advice."""
 
 FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 """Everything by which a statement can fail that is not a bug in its text."""
@@ -45,45 +55,104 @@ class Access:
 
     @property
     def shown(self) -> str:
-        """The address without user and password, for people."""
+        """The address without user and password, for people; without anything where one cannot tell which is which."""
         parts = urlsplit(self.dsn)
+        if "@" in parts.path + parts.query + parts.fragment:
+            return "postgresql://"
         host = parts.netloc.rpartition("@")[2]
         return f"postgresql://{host}{parts.path}"
+
+
+class Unreachable(StoreFailure):
+    """Nobody answers there, or somebody who is just going or coming: what was connected to it is lost as well."""
 
 
 class Gate:
     """When a server that could not be reached is tried again: soon, then less and less often.
 
     Until then everybody is refused at once: a lost database must cost nobody a wait, nor be stormed when it is back.
+    The same while an attempt takes longer than whoever made it could wait: it goes on, and what it brings is kept for
+    the next who asks. So nobody waits long, and yet a server that is slow to let anybody in is reached in the end.
     """
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._pause = FIRST_PAUSE_SECONDS
         self._not_before = 0.0
+        self._kind: type[StoreFailure] = StoreFailure
         self._reason = ""
+        self._left: set[asyncio.Task[Connection]] = set()
+        self._kept: list[Connection] = []
 
-    async def connect(self) -> Connection:
-        """A new connection; raises StoreFailure with the reason."""
-        if time.monotonic() < self._not_before:
-            raise StoreFailure(self._reason)
-        access = self._access
+    async def connect(self, patience: float | None = None) -> Connection:
+        """A new connection; raises StoreFailure with the reason. ``patience``: seconds, or as long as it takes."""
+        while self._kept:
+            connection = self._kept.pop()
+            if is_usable(connection):
+                return connection
+        if self._left or time.monotonic() < self._not_before:
+            raise self._kind(self._reason)
+        if patience is None:
+            return await self._attempt()
+        attempt = asyncio.create_task(self._attempt(), name="connect")
+        try:
+            await asyncio.wait({attempt}, timeout=patience)
+        finally:
+            if not attempt.done():
+                self._note(Unreachable, "no answer in time")
+                self._left.add(attempt)
+                attempt.add_done_callback(self._keep)
+        if not attempt.done():
+            raise self._kind(self._reason)
+        return attempt.result()
+
+    async def close(self) -> None:
+        """Give up what is under way, and close what nobody came for."""
+        left = list(self._left)
+        for attempt in left:
+            attempt.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        while self._kept:
+            self._kept.pop().terminate()
+
+    def _keep(self, attempt: asyncio.Task[Connection]) -> None:
+        self._left.discard(attempt)
+        if not attempt.cancelled() and attempt.exception() is None:
+            self._kept.append(attempt.result())
+
+    def _note(self, kind: type[StoreFailure], reason: str) -> None:
+        self._kind = kind
+        self._reason = f"{self._access.shown}: {reason}"
+
+    async def _attempt(self) -> Connection:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                connection = await asyncpg.connect(
-                    access.dsn,
-                    timeout=CONNECT_SECONDS,
-                    statement_cache_size=access.statement_cache,
-                    max_cacheable_statement_size=0,
-                    max_cached_statement_lifetime=0,
-                )
+                connection = await self._open()
         except (*FAULTS, ValueError) as error:
-            self._reason = f"{access.shown}: {explain(error)}"
+            refused = is_answer(error) or isinstance(error, ValueError)
+            self._note(StoreFailure if refused else Unreachable, explain(error))
             self._not_before = time.monotonic() + self._pause
             self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
-            raise StoreFailure(self._reason) from error
+            raise self._kind(self._reason) from error
         self._pause = FIRST_PAUSE_SECONDS
         self._not_before = 0.0
+        return connection
+
+    async def _open(self) -> Connection:
+        access = self._access
+        connection = await asyncpg.connect(
+            access.dsn,
+            timeout=CONNECT_SECONDS,
+            statement_cache_size=access.statement_cache,
+            max_cacheable_statement_size=0,
+            max_cached_statement_lifetime=0,
+        )
+        try:
+            if access.statement_cache:
+                await connection.execute(ALWAYS_BY_INDEX)
+        except BaseException:
+            connection.terminate()
+            raise
         return connection
 
 
@@ -91,8 +160,28 @@ def explain(error: BaseException) -> str:
     """What went wrong, in one line."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, ValueError) and not isinstance(error, asyncpg.InterfaceError):
+        # What the driver says of a URL that it cannot read may hold a part of the password.
+        return "the URL cannot be read: write / ? # @ : % in a user or password with %, as %2F and so on"
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def is_usable(connection: Connection | None) -> bool:
     return connection is not None and not connection.is_closed()
+
+
+async def close_connection(connection: Connection) -> None:
+    """Say goodbye, or hang up on a server that does not listen."""
+    try:
+        await connection.close(timeout=CLOSE_SECONDS)
+    except FAULTS:
+        connection.terminate()
+    except BaseException:
+        connection.terminate()
+        raise
+
+
+def is_answer(error: BaseException) -> bool:
+    """Whether the server refused something and lives on, and with it the connection, if there was one."""
+    state = getattr(error, "sqlstate", None)
+    return state is not None and not str(state).startswith(("08", "57P"))

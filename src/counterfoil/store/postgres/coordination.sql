@@ -33,9 +33,12 @@ INSERT INTO nodes (node_id, joined_at, lease_until)
 VALUES ($1, clock_timestamp(), clock_timestamp() + $2::bigint * INTERVAL '1 millisecond');
 
 -- name: renew_lease
--- Prolong a lease that has not lapsed yet; no row: it has, and stays so.
-UPDATE nodes SET lease_until = clock_timestamp() + $2::bigint * INTERVAL '1 millisecond'
-WHERE node_id = $1 AND lease_until > clock_timestamp()
+-- Prolong a lease that has not lapsed yet; no row: it has, and stays so. The time is asked after the row was locked:
+-- whoever found the lease lapsed (find_orphaned) had that lock before.
+WITH mine AS MATERIALIZED (SELECT n.node_id FROM nodes AS n WHERE n.node_id = $1 FOR UPDATE),
+asked AS MATERIALIZED (SELECT mine.node_id, clock_timestamp() AS at FROM mine)
+UPDATE nodes SET lease_until = asked.at + $2::bigint * INTERVAL '1 millisecond'
+FROM asked WHERE nodes.node_id = asked.node_id AND nodes.lease_until > asked.at
 RETURNING (SELECT count(*) FROM nodes AS n WHERE n.node_id <> $1 AND n.lease_until > clock_timestamp());
 
 -- name: leave_nodes

@@ -15,6 +15,8 @@ from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Ga
 CHANNEL = "counterfoil"
 CHECK_SECONDS = 5.0
 """How often a silent connection is asked whether it still lives."""
+PAUSE_SECONDS = 0.5
+"""Between two connections: a server that takes them only to drop them again is not stormed."""
 
 log = structlog.get_logger(__name__)
 
@@ -40,28 +42,33 @@ class Listener:
 
     async def _run(self) -> None:
         while True:
-            try:
+            with contextlib.suppress(StoreFailure):
                 connection = await self._gate.connect()
-            except StoreFailure:
-                await asyncio.sleep(0.5)
-                continue
-            try:
-                await self._listen(connection)
-            except FAULTS as error:
-                log.info("listener_lost", reason=explain(error), note="polling goes on")
-            finally:
-                connection.terminate()
+                try:
+                    reason = await self._listen(connection)
+                except FAULTS as error:
+                    reason = explain(error)
+                except Exception:
+                    log.exception("listener_failed")
+                    reason = "a bug"
+                finally:
+                    connection.terminate()
+                log.info("listener_lost", reason=reason, note="polling goes on")
+            await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _listen(self, connection: Connection) -> str:
+        """Hear until the connection is lost; the reason, unless it is raised."""
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
-        await connection.add_listener(CHANNEL, self._take)
+        async with asyncio.timeout(CHECK_SECONDS):
+            await connection.add_listener(CHANNEL, self._take)
         while not connection.is_closed():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_SECONDS):
                     await lost.wait()
             if not lost.is_set():
                 await connection.fetchval("SELECT 1", timeout=CHECK_SECONDS)
+        return "the connection was closed"
 
     def _take(self, connection: Any, pid: int, channel: str, payload: Any) -> None:
         self._heard(str(payload))

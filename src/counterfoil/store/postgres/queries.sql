@@ -75,11 +75,23 @@ SELECT w.work_id FROM work AS w JOIN flows AS f ON f.flow_id = w.flow_id
 WHERE w.status = 'active' AND w.due_at <= :now ORDER BY w.due_at LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_orphaned
--- Work that a node was sending whose lease has lapsed; the asking node's own is never among it.
+-- Work that a node was sending whose lease has lapsed; the asking node's own is never among it. The row of a lapsed
+-- lease is locked, and so read anew: one that is being renewed at this moment is passed over.
+WITH lapsed AS MATERIALIZED (
+    SELECT n.node_id FROM nodes AS n
+    WHERE n.lease_until <= clock_timestamp() AND EXISTS (SELECT 1 FROM work AS w WHERE w.owner = n.node_id)
+    FOR SHARE OF n SKIP LOCKED
+)
 SELECT w.work_id, w.owner FROM work AS w JOIN flows AS f ON f.flow_id = w.flow_id
-WHERE w.owner IS NOT NULL AND w.owner <> :owner
-    AND NOT EXISTS (SELECT 1 FROM nodes AS n WHERE n.node_id = w.owner AND n.lease_until > clock_timestamp())
+WHERE w.owner IS NOT NULL AND w.owner <> :owner AND (
+    w.owner IN (SELECT node_id FROM lapsed) OR NOT EXISTS (SELECT 1 FROM nodes AS n WHERE n.node_id = w.owner)
+)
 LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
+
+-- name: next_lapse
+-- In how many milliseconds the next lease of another node lapses, unless it is renewed. By the database's clock.
+SELECT ceil(extract(EPOCH FROM min(lease_until) - clock_timestamp()) * 1000)::bigint + 1
+FROM nodes WHERE node_id <> :owner AND lease_until > clock_timestamp();
 
 -- name: find_calls
 -- Cancel calls to be made now, the longest due first.
@@ -351,9 +363,13 @@ FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
 
 -- name: journal_after
 -- As far as it is seen now, with the oldest transaction that still runs and the one that begins next: by them
--- store/postgres/tail.py holds back what stands behind a number that may still appear.
+-- store/postgres/tail.py holds back what stands behind a number that may still appear. The end of the snapshot would
+-- not do for the latter: it comes behind the last transaction that has ended, and younger ones may run. age() counts
+-- back from the one that begins next; it knows the lower half of its number, the snapshot the upper.
 SELECT seq, type, at, flow_id, step_id, work_id, attempt, data,
-    pg_snapshot_xmin(pg_current_snapshot())::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+    pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+    + ((3 + age('3'::xid)::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint) & 4294967295)
 FROM journal WHERE seq > :after ORDER BY seq LIMIT :limit;
 
 -- name: last_seq

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,9 +15,20 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import CommitUnknown, GuardRefused, StoreFailure
-from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Gate, explain, is_usable
+from counterfoil.store.postgres.connection import (
+    FAULTS,
+    PATIENCE_SECONDS,
+    Access,
+    Connection,
+    Gate,
+    close_connection,
+    explain,
+    is_answer,
+    is_usable,
+)
 from counterfoil.store.postgres.listening import Listener
 from counterfoil.store.postgres.migrations import migrate
+from counterfoil.store.postgres.pulse import Pulse
 from counterfoil.store.postgres.statements import COORDINATION, with_parameters
 from counterfoil.store.postgres.tail import Tail
 from counterfoil.store.postgres.transaction import BeginAgain, LeaseLost, Mark, Unanswered, begin_statement, execute
@@ -24,9 +36,11 @@ from counterfoil.store.protocol import Row
 
 TRIES = 20
 """How often a batch is begun again because other nodes were in its way, before it is given up as unavailable."""
+TRYING_SECONDS = 5.0
+"""How long it is begun again, however often: those whose commands are in it wait."""
 STATEMENT_SECONDS = 30.0
-"""A server that takes longer than this for a query is taken for lost."""
-DOUBT_SECONDS = 5.0
+"""A query that takes longer than this is given up, though the server be there (see store/postgres/pulse.py)."""
+DOUBT_SECONDS = 2.0
 """How long the commands of a commit in doubt wait for the truth, before they are told to ask again."""
 
 log = structlog.get_logger(__name__)
@@ -50,36 +64,48 @@ class PostgresStore:
         self._defaults = defaults
         self._reader_count = readers
         self._gate = Gate(self.access)
+        self._pulse = Pulse(self._gate, pooled=not statement_cache)
         self._writer: Connection | None = None
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._guard = secrets.randbits(62)
         self._begin = begin_statement(self._guard)
         self._tail = Tail()
         self._listener = Listener(Access(listen_dsn or dsn, 0), self._hear)
+        self._closed = True
         self.heard: Callable[[str], None] = lambda message: None
 
     async def open(self) -> None:
-        self._writer = await self._gate.connect()
+        self._closed = False
         try:
-            await migrate(self._writer, self._clock(), upgrade=False)
-            await self._warn_of_settings(self._writer)
+            self._writer = await self._gate.connect()
+            async with asyncio.timeout(STATEMENT_SECONDS):
+                await migrate(self._writer, self._clock(), upgrade=False)
+                await self._warn_of_settings(self._writer)
+            for _ in range(self._reader_count):
+                self._readers.put_nowait(await self._gate.connect())
         except FAULTS as error:
             await self.close()
             raise StoreFailure(f"{self.access.shown}: {explain(error)}") from error
         except BaseException:
             await self.close()
             raise
-        for _ in range(self._reader_count):
-            self._readers.put_nowait(None)
         self._listener.start()
+        self._pulse.start()
 
     async def close(self) -> None:
+        self._closed = True
         await self._listener.stop()
-        readers = [self._readers.get_nowait() for _ in range(self._readers.qsize())]
-        for connection in (*readers, self._writer):
-            if connection is not None:
-                await _close(connection)
+        await self._pulse.stop()
+        await self._gate.close()
+        connections = [self._writer, *(self._readers.get_nowait() for _ in range(self._readers.qsize()))]
         self._writer = None
+        await asyncio.gather(*(close_connection(each) for each in connections if each is not None))
+
+    async def _connect(self) -> Connection:
+        """A connection in the place of one that was lost; raises StoreFailure, soon."""
+        if self._closed:
+            raise StoreFailure("the store is closed")
+        return await self._gate.connect(PATIENCE_SECONDS)
 
     # Writing -----------------------------------------------------------------------------------------------------
 
@@ -88,17 +114,21 @@ class PostgresStore:
 
     async def _execute(self, batch: Batch) -> None:
         reconnected = False
+        begun = time.monotonic()
         for number in range(TRIES):
             if number:
                 batch.restart()
             connection = self._writer
             if connection is None or connection.is_closed():
-                connection = self._writer = await self._gate.connect()
+                connection = self._writer = await self._connect()
                 reconnected = True
             try:
-                await execute(connection, batch, self._defaults, self._begin)
+                with self._pulse.watch(connection):
+                    await execute(connection, batch, self._defaults, self._begin)
                 return
             except BeginAgain:
+                if time.monotonic() - begun > TRYING_SECONDS:
+                    break
                 await asyncio.sleep(0)
             except (GuardRefused, LeaseLost):
                 raise
@@ -134,28 +164,30 @@ class PostgresStore:
 
     async def _holds(self, mark: Mark) -> bool:
         """Read back whether a commit holds, after the transaction is certain to have ended: its guard is free."""
-        connection = await self._gate.connect()
+        connection = await self._connect()
         event = mark.event
         try:
-            async with asyncio.timeout(STATEMENT_SECONDS):
-                await connection.execute(self._begin)
-                found: int = await connection.fetchval(
-                    COORDINATION["find_event"],
-                    mark.seq,
-                    str(event.type),
-                    event.at,
-                    event.flow_id,
-                    event.work_id,
-                    event.attempt,
-                )
-                await connection.execute("ROLLBACK")
+            with self._pulse.watch(connection):
+                async with asyncio.timeout(STATEMENT_SECONDS):
+                    await connection.execute(self._begin)
+                    found: int = await connection.fetchval(
+                        COORDINATION["find_event"],
+                        mark.seq,
+                        str(event.type),
+                        event.at,
+                        event.flow_id,
+                        event.work_id,
+                        event.attempt,
+                    )
+                    await connection.execute("ROLLBACK")
         except FAULTS as error:
             connection.terminate()
             raise StoreFailure(explain(error)) from error
-        if is_usable(self._writer):
-            await _close(connection)
-        else:
-            self._writer = connection
+        except BaseException:
+            connection.terminate()
+            raise
+        self._drop_writer()
+        self._writer = connection
         log.info("commit_resolved", holds=bool(found))
         return bool(found)
 
@@ -180,16 +212,16 @@ class PostgresStore:
         try:
             fresh = not is_usable(connection)
             if connection is None or fresh:
-                connection = await self._gate.connect()
+                connection = await self._connect()
             try:
                 return await self._fetch_on(connection, text, values)
             except FAULTS:
                 if fresh or not connection.is_closed():
                     raise
-                connection = await self._gate.connect()  # it broke while nobody used it: not the reader's fault
+                connection = await self._connect()  # it broke while nobody used it: not the reader's fault
                 return await self._fetch_on(connection, text, values)
         except FAULTS as error:
-            if connection is not None and not _is_answer(error):
+            if connection is not None and not is_answer(error):
                 connection.terminate()
             raise StoreFailure(explain(error)) from error
         except BaseException:
@@ -200,11 +232,12 @@ class PostgresStore:
             self._readers.put_nowait(connection)
 
     async def _fetch_on(self, connection: Connection, text: str, values: tuple[Any, ...]) -> list[Any]:
-        async with asyncio.timeout(STATEMENT_SECONDS):
-            if self.access.statement_cache:
-                return list(await connection.fetch(text, *values))
-            async with connection.transaction():  # a pooler must not change the server between parse and execute
-                return list(await connection.fetch(text, *values))
+        with self._pulse.watch(connection):
+            async with asyncio.timeout(STATEMENT_SECONDS):
+                if self.access.statement_cache:
+                    return list(await connection.fetch(text, *values))
+                async with connection.transaction():  # a pooler must not change the server between parse and execute
+                    return list(await connection.fetch(text, *values))
 
     # Other nodes -------------------------------------------------------------------------------------------------
 
@@ -231,18 +264,7 @@ class PostgresStore:
 
     async def _warn_of_settings(self, connection: Connection) -> None:
         """A server that does not flush its commits can lose what was acknowledged: whoever runs it should know."""
-        for name in ("fsync", "synchronous_commit"):
-            if await connection.fetchval("SELECT current_setting($1)", name) == "off":
-                log.warning("store_not_durable", setting=f"{name} = off", remedy="turn it on: commits may be lost")
-
-
-def _is_answer(error: BaseException) -> bool:
-    """Whether the server refused a statement and the connection goes on."""
-    return getattr(error, "sqlstate", None) is not None and not str(error.sqlstate).startswith(("08", "57P"))  # type: ignore[attr-defined]
-
-
-async def _close(connection: Connection) -> None:
-    try:
-        await connection.close(timeout=2.0)
-    except FAULTS:
-        connection.terminate()
+        async with connection.transaction():  # for the sake of a pooler, as above
+            for name in ("fsync", "synchronous_commit"):
+                if await connection.fetchval("SELECT current_setting($1)", name) == "off":
+                    log.warning("store_not_durable", setting=f"{name} = off", remedy="turn it on: commits may be lost")

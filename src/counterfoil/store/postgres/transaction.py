@@ -16,7 +16,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from counterfoil.domain.events import Event
+from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import GuardRefused, StoreFailure
@@ -26,8 +26,9 @@ from counterfoil.store.postgres.connection import AGAIN, FAULTS, Connection
 from counterfoil.store.postgres.statements import COORDINATION, QUERIES, combined, with_parameters
 from counterfoil.store.writing import writes_of
 
-TRANSACTION_SECONDS = 30.0
-"""A server that takes longer than this is taken for lost."""
+TRANSACTION_SECONDS = 10.0
+"""A transaction that takes longer than this, or whose commit does, is given up, though the server be there: those whose
+commands are in it wait. A server that is lost is noticed before (store/postgres/pulse.py)."""
 LOCK_MS = 5_000
 IDLE_MS = 3_000
 """How long a transaction may stand still before the server ends it: a node that was stopped in the middle of one must
@@ -80,10 +81,10 @@ async def execute(connection: Connection, batch: Batch, defaults: WorkDefaults, 
                 return
             mark = await _write(connection, batch)
     except AGAIN as error:
-        await connection.execute("ROLLBACK")
+        await _roll_back(connection)
         raise BeginAgain(str(error)) from error
     except (BeginAgain, GuardRefused, LeaseLost):
-        await connection.execute("ROLLBACK")
+        await _roll_back(connection)
         raise
     await _commit(connection, mark)
 
@@ -91,21 +92,27 @@ async def execute(connection: Connection, batch: Batch, defaults: WorkDefaults, 
 async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults) -> None:
     missed: Needs | None = batch.needs
     first = True
+    locked: set[str] = set()
     while missed is not None:
-        await _lock(connection, missed, wait=first)
+        locked |= await _lock(connection, missed, wait=first)
         for find in missed.finds:
             text, parameters = with_parameters(find.query, dict(find.parameters))
             batch.world.add_found(find, [tuple(row) for row in await connection.fetch(text, *parameters)])
-        fill(batch.world, missed, await _load(connection, missed), defaults)
+        loaded = await _load(connection, missed)
+        if not locked.issuperset(_flows_of(loaded)):
+            raise BeginAgain("a flow began after its lock was looked for: what is seen of it may change at any moment")
+        fill(batch.world, missed, loaded, defaults)
         missed = batch.decide()
         first = False
 
 
-async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> None:
-    flows = needs.flows | needs.open_flows
+async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> set[str]:
+    """Take the locks; returns the flows that there are."""
+    flows, locked = needs.flows | needs.open_flows, set[str]()
     if flows or needs.work:
         text = COORDINATION["lock_flows"]
-        await connection.fetch(text if wait else f"{text} NOWAIT", _keys(flows), _keys(needs.work))
+        rows = await connection.fetch(text if wait else f"{text} NOWAIT", _keys(flows), _keys(needs.work))
+        locked = {row[0] for row in rows}
     if needs.calls:
         text = COORDINATION["lock_calls"]
         await connection.fetch(text if wait else f"{text} NOWAIT", _keys(needs.calls))
@@ -115,6 +122,7 @@ async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> None:
             await connection.fetch(COORDINATION["lock_steps"], steps)
         elif not await connection.fetchval(COORDINATION["try_lock_steps"], steps):
             raise BeginAgain("another node counts what is out of the same step")
+    return locked
 
 
 async def _load(connection: Connection, needs: Needs) -> dict[str, list[Any]]:
@@ -129,6 +137,12 @@ async def _load(connection: Connection, needs: Needs) -> dict[str, list[Any]]:
     return loaded
 
 
+def _flows_of(loaded: dict[str, list[Any]]) -> set[str]:
+    """The flows of which something that changes was loaded."""
+    of_work = {row[1] for row in loaded.get("load_work", ())}
+    return of_work.union(row[0] for row in loaded.get("load_flows", ()))
+
+
 def _keys(keys: set[str]) -> list[str]:
     """Keys in one order. What PostgreSQL cannot hold as text cannot be the key of anything that it has."""
     return sorted(key for key in keys if "\0" not in key)
@@ -137,11 +151,9 @@ def _keys(keys: set[str]) -> list[str]:
 async def _write(connection: Connection, batch: Batch) -> Mark | None:
     """All changes in one statement; its guards must have held for every row."""
     changes = batch.world.changes
-    claimed = {work.owner for work in changes.work.values() if work.owner is not None}
-    if claimed:
-        alive = {row[0] for row in await connection.fetch(COORDINATION["check_leases"], list(claimed))}
-        # Others' leases are theirs: a heartbeat may change an item that another node is sending.
-        if batch.world.node_id in claimed - alive:
+    if any(event.type is EventType.WORK_DISPATCHED for event in changes.events):
+        alive = await connection.fetch(COORDINATION["check_leases"], [batch.world.node_id])
+        if not alive:
             raise LeaseLost("this node's lease has lapsed: it claims nothing until it has a new one")
     writes = list(writes_of(changes))
     text, parameters = combined(writes)
@@ -161,3 +173,8 @@ async def _commit(connection: Connection, mark: Mark | None) -> None:
         raise Unanswered(mark) from error
     if told != "COMMIT":
         raise StoreFailure(f"PostgreSQL answered {told} to COMMIT")
+
+
+async def _roll_back(connection: Connection) -> None:
+    async with asyncio.timeout(TRANSACTION_SECONDS):
+        await connection.execute("ROLLBACK")

@@ -85,6 +85,10 @@ SELECT work_id FROM work WHERE status = 'active' AND due_at <= :now ORDER BY due
 -- index instead of all of it.
 SELECT work_id, owner FROM work WHERE owner < :owner OR owner > :owner LIMIT :limit;
 
+-- name: next_lapse
+-- In how many milliseconds the next lease of another node lapses: there is no other node.
+SELECT NULL WHERE :owner IS NOT NULL;
+
 -- name: find_calls
 -- Cancel calls to be made now, the longest due first.
 SELECT call_id FROM cancel_calls WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
