@@ -1,58 +1,44 @@
-"""Load for an engine that is killed over and over, and a ledger of everything that its clients were told.
+"""Load for engines that are killed over and over: customers and workers, who write down all that they are told.
 
-Workers and customers behave as the documentation asks of them: 400 and 404 are final, everything else (5xx, no
-connection, a connection that breaks) is tried again. What they were told with 200 or 201 must be true for ever.
+They behave as the documentation asks of them: 400 and 404 are final, everything else (503, no connection, a connection
+that breaks, a node that does not answer) is tried again, at whichever node comes next. What they were told with 200 or
+201 must be true for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from counterfoil.testing import Answer, Received, StepEndpoint
+from tests.acceptance.ledger import FINAL, LIMITED_RETRIES, Ledger, key_of
 from tests.eventually import elapsed
 from tests.wire import JSON
 
-PAUSE_SECONDS = 0.02
-LIMITED_RETRIES = 2
+PAUSE_SECONDS = 0.05
+PATIENCE_SECONDS = 3.0
+"""How long a client waits for an answer before it asks the next node."""
 MANY_RETRIES = 1000
-FINAL = ("completed", "failed", "cancelled")
-
-Key = tuple[str, str]
-"""A flow and one of its steps: here each step of a flow has one work item."""
 
 
-@dataclass
-class Ledger:
-    """What was said to whom. ``faults`` collects what must never happen."""
-
-    started: set[str] = field(default_factory=set)
-    cancelled: set[str] = field(default_factory=set)
-    accepted: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    ended: dict[str, dict[str, Any]] = field(default_factory=dict)
-    attempts: dict[Key, list[int]] = field(default_factory=lambda: defaultdict(list))
-    sync_answers: dict[Key, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    reports: int = 0
-    faults: list[str] = field(default_factory=list)
-
-    def accept(self, key: Key, result: dict[str, Any]) -> None:
-        """A worker got 200 for a final result."""
-        if key in self.accepted and self.accepted[key] != result:
-            self.faults.append(f"two results accepted for {key}: {self.accepted[key]} and {result}")
-        self.accepted[key] = result
-
-    def dispatched(self, received: Received) -> None:
-        key = received.metadata["flow_id"], received.metadata["step_id"]
-        attempt = received.metadata["attempt"]
-        if self.attempts[key] and attempt <= self.attempts[key][-1]:
-            self.faults.append(f"attempt {attempt} of {key} was sent after {self.attempts[key]}")
-        self.attempts[key].append(attempt)
+@contextlib.asynccontextmanager
+async def load(endpoint: StepEndpoint, seed: int) -> AsyncIterator[Chaos]:
+    """Customers and workers; none of them outlives the block."""
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=PATIENCE_SECONDS)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        chaos = Chaos(session, endpoint, seed)
+        try:
+            yield chaos
+        finally:
+            await chaos.abandon()
 
 
 class Chaos:
@@ -60,12 +46,14 @@ class Chaos:
 
     def __init__(self, session: aiohttp.ClientSession, endpoint: StepEndpoint, seed: int) -> None:
         self.ledger = Ledger()
-        self.url = ""
+        self.urls: list[str] = []
+        """The nodes: all of them serve all."""
         self.patient: list[Received] = []
-        self._session = session
+        self.session = session
         self._endpoint = endpoint
         self._random = random.Random(seed)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._customers: list[asyncio.Task[None]] = []
+        self._workers: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._number = 0
         endpoint_programmes = {
@@ -77,6 +65,7 @@ class Chaos:
             "failing": self._failing,
             "double": self._double,
             "limited": self._limited,
+            "slow": self._slow,
             "sync": self._sync,
             "patient": self._patient,
         }
@@ -87,18 +76,32 @@ class Chaos:
     # ------------------------------------------------------------------------------------------- requests
 
     async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """One request as a patient client makes it: again, until there is an answer that is not «later»."""
-        address = path if path.startswith("http") else self.url + path
+        """One request as a patient client makes it: again, at any node, until one says more than «later»."""
         data = None if body is None else orjson.dumps(body)
         while True:
-            try:
-                async with self._session.request(method, address, data=data, headers=JSON) as response:
-                    content = await response.read()
-                    if response.status < 500:
-                        return response.status, orjson.loads(content)
-            except (aiohttp.ClientError, TimeoutError, ConnectionError):
-                pass
+            for url in self._random.sample(self.urls, len(self.urls)):
+                answer = await self._ask(method, url + path, data)
+                if answer is not None:
+                    return answer
             await elapsed(PAUSE_SECONDS)
+
+    async def _ask(self, method: str, address: str, data: bytes | None) -> tuple[int, Any] | None:
+        """What a node answered; None: another one is to be asked."""
+        again = self.ledger.tried_again
+        try:
+            async with self.session.request(method, address, data=data, headers=JSON) as response:
+                content = await response.read()
+        except TimeoutError:
+            again["no answer"] += 1
+        except (aiohttp.ClientError, ConnectionError):
+            again["no connection"] += 1
+        else:
+            if response.status < 500:
+                return response.status, orjson.loads(content)
+            again[str(response.status)] += 1
+            if response.status != 503 or "Retry-After" not in response.headers:
+                self.ledger.faults.append(f"{method} {URL(address).path}: {response.status} {content!r}")
+        return None
 
     async def register(self) -> None:
         work = {"init_backoff_ms": 30, "max_backoff_ms": 200, "ack_timeout_ms": 2000, "max_retries": MANY_RETRIES}
@@ -146,18 +149,28 @@ class Chaos:
     async def _follow(self, flow_id: str) -> None:
         status = 202
         while status == 202:
-            status, answer = await self.call("GET", f"/api/v1/flows/{flow_id}/result?wait=5")
+            status, answer = await self.call("GET", f"/api/v1/flows/{flow_id}/result?wait=1")
         if status != 200 or answer["status"] not in FINAL:
             self.ledger.faults.append(f"result of {flow_id}: {status} {answer}")
             return
         self.ledger.ended[flow_id] = answer
 
-    def spawn_customers(self, count: int) -> list[asyncio.Task[None]]:
-        return [asyncio.create_task(self.customer()) for _ in range(count)]
+    def open(self, customers: int) -> None:
+        """So many customers begin."""
+        self._customers += [asyncio.create_task(self.customer()) for _ in range(customers)]
 
-    def stop(self) -> None:
-        """No new flows; what runs goes on to its end."""
+    async def close(self, seconds: float) -> None:
+        """No new flows; what runs goes on to its end, for which there is so much time."""
         self._stopping.set()
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*self._customers)
+
+    async def abandon(self) -> None:
+        """Everybody goes home, whatever is left undone."""
+        tasks = [*self._customers, *self._workers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------- workers
 
@@ -168,9 +181,9 @@ class Chaos:
 
     async def report(self, received: Received, result: dict[str, Any]) -> None:
         """Post a result until it is answered, and write down what was said."""
-        status, answer = await self.call("POST", received.webhook_url, result)
+        status, answer = await self.call("POST", URL(received.webhook_url).raw_path, result)
         self.ledger.reports += 1
-        key = received.metadata["flow_id"], received.metadata["step_id"]
+        key = key_of(received)
         if status == 200:
             if answer["verdict"] == "accepted" and answer["status"] != "not_completed":
                 self.ledger.accept(key, result)
@@ -181,19 +194,35 @@ class Chaos:
         elif status != 400 or code not in ("CONFLICTING_RESULT", "WORK_CANCELLED"):
             self.ledger.faults.append(f"report on {key}: {status} {answer}")
 
-    def _later(self, received: Received, result: dict[str, Any]) -> None:
+    def _later(self, received: Received, result: dict[str, Any], seconds: float = 0.1) -> None:
         async def work() -> None:
-            await elapsed(self._random.random() * 0.1)
+            await elapsed(self._random.random() * seconds)
             await self.report(received, result)
 
         task = asyncio.create_task(work())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._workers.add(task)
+        task.add_done_callback(self._workers.discard)
 
-    async def idle(self) -> None:
+    async def idle(self, seconds: float) -> None:
         """Wait until every worker has had its last answer."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        async with asyncio.timeout(seconds):
+            while self._workers:
+                await asyncio.gather(*self._workers)
+
+    async def wake_the_patient(self) -> None:
+        """What was acknowledged and only waited for its callback was not sent again, whatever died meanwhile."""
+        received = {each.metadata["flow_id"]: each for each in self.patient}
+        for flow_id in sorted(self.ledger.started):
+            if not flow_id.startswith("patient-"):
+                continue
+            assert flow_id in received, f"{flow_id} was never sent"
+            status, page = await self.call("GET", f"/api/v1/flows/{flow_id}/events")
+            assert status == 200
+            kinds = [event["type"] for event in page["events"]]
+            assert kinds.count("work_acknowledged") == 1, (flow_id, kinds)
+            after = kinds[kinds.index("work_acknowledged") :]
+            assert "work_dispatched" not in after, f"{flow_id} was acknowledged and sent again: {kinds}"
+            await self.report(received[flow_id], {"success": True, "outputs": {"patience": flow_id}})
 
     async def _quick(self, received: Received) -> Answer:
         self.ledger.dispatched(received)
@@ -253,6 +282,14 @@ class Chaos:
         if self._random.random() < 0.5:
             return Answer(503)
         self._later(received, self._result(received))
+        return Answer()
+
+    async def _slow(self, received: Received) -> Answer:
+        """Reports when its node may be gone, and twice, to nodes that know of it by the database alone."""
+        self.ledger.dispatched(received)
+        result = self._result(received)
+        for _ in range(2):
+            self._later(received, result, 2.0)
         return Answer()
 
     async def _sync(self, received: Received) -> Answer:

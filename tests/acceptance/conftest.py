@@ -14,6 +14,7 @@ from tests.wire import Api
 QUICK = {
     "sweep_interval_ms": "200",
     "shutdown_grace_ms": "3000",
+    "lease_ms": "2000",
     "log_format": "json",
     "work__init_backoff_ms": "20",
     "work__jitter": "false",

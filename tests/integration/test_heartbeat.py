@@ -58,6 +58,7 @@ async def test_a_heartbeat_without_progress_keeps_the_last_one(api: Api, endpoin
         (b'{"progress": -0.1}', "progress"),
         (b'{"progress": true}', "progress"),
         (b'{"message": 5}', "message"),
+        (b'{"message": "a\\u0000b"}', "message"),  # no store can promise to keep it
     ],
 )
 async def test_a_wrong_heartbeat_is_refused(api: Api, endpoint: StepEndpoint, content: bytes, place: str) -> None:

@@ -1,16 +1,16 @@
 """One flow under everything that can happen to it, in any order, compared with a plain model after every step.
 
-The database is a real SQLite file. The network, the clock and the crashes are simulated, which is what lets Hypothesis
-choose them: answers that come late or never, reports before, during and after, repeats, sweeps that run late, and a
-process that dies around a commit.
+The database is a real one, of either store. The network, the clock and the crashes are simulated, which is what lets
+Hypothesis choose them: answers that come late or never, reports before, during and after, repeats, sweeps that run
+late, and a process that dies around a commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import os
-import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,14 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from counterfoil.domain.errors import CounterfoilError, FlowFinal
 from counterfoil.domain.flows import StartFlow
@@ -27,6 +34,8 @@ from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Call, CrashPoint, Simulator, answered
+from tests.by_hand import Place, by_hand
+from tests.databases import NewDatabase
 from tests.property.choices import (
     ANSWERS,
     CANCEL_URL,
@@ -47,18 +56,24 @@ from tests.property.model import LONGEST_RETRY_AFTER_MS, FlowModel, Item, Report
 
 pytestmark = pytest.mark.timeout(900)  # all examples together are one test, and a failure takes minutes to shrink
 
+EXAMPLES = {"sqlite": "40", "postgresql": "20"}
+DOCTOR_EVERY = {"sqlite": 1, "postgresql": 8}
+"""So many rules to a visit of the doctor, which costs a connection on a server; at the end of an example he comes."""
+EMPTY = """
+TRUNCATE step_versions, steps, flows, flow_inputs, flow_labels, flow_steps, work, journal, cancel_calls, nodes,
+receipt_secret RESTART IDENTITY
+"""
 SHOWN = ("status", "attempt", "next_attempt_at", "deadline_at", "outputs", "progress", "message", "recorded_at")
 
 
 class EngineMachine(RuleBasedStateMachine):
     """Rules are the things that happen; the invariants compare the engine with the model after each of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place, doctor_every: int) -> None:
         super().__init__()
+        self.doctor_due = itertools.cycle(number == 0 for number in range(doctor_every))
         self.runner = asyncio.Runner()
-        self.directory = tempfile.TemporaryDirectory()
-        path = Path(self.directory.name) / "counterfoil.db"
-        self.simulator = Simulator(path, defaults=DEFAULTS, retry_after_limit_ms=LONGEST_RETRY_AFTER_MS)
+        self.simulator = Simulator(place, defaults=DEFAULTS, retry_after_limit_ms=LONGEST_RETRY_AFTER_MS)
         self.simulator.network.always(CANCEL_URL, answered(503))
         self.outcomes: dict[str, tuple[Any, ...]] = {}
         self.cancel_calls = 0
@@ -73,7 +88,6 @@ class EngineMachine(RuleBasedStateMachine):
         finally:
             self.runner.run(self.simulator.crash())
             self.runner.close()
-            self.directory.cleanup()
 
     @property
     def now(self) -> int:
@@ -141,7 +155,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert (answer.verdict, answer.status) == (expected, item.status)
 
     @precondition(lambda self: self.active)
-    @rule(number=ITEM, progress=PROGRESS, message=st.sampled_from([None, "a", "rendering \x00 \u2028"]))
+    @rule(number=ITEM, progress=PROGRESS, message=st.sampled_from([None, "a", "rendering \u2028 \x7f"]))
     def heartbeat(self, number: int, progress: float | None, message: str | None) -> None:
         item = self.item(number)
         beating = self.simulator.engine.heartbeat(self.holder(item), Heartbeat(progress=progress, message=message))
@@ -204,7 +218,7 @@ class EngineMachine(RuleBasedStateMachine):
     def restart(
         self, during: str, point: CrashPoint, number: int, report: Report, kind: str, sweep: SweepName, chance: int
     ) -> None:
-        """Stop or crash, around a commit or not, and start anew on the same file."""
+        """Stop or crash, around a commit or not, and start anew on the same database."""
         after = copy.deepcopy(self.flow)
         if during == "report":
             self.crash_during(self.expect_report(after, number, report), point, after)
@@ -314,7 +328,7 @@ class EngineMachine(RuleBasedStateMachine):
             assert any(item.rules.max_retries == -1 for item in self.flow.items.values())
             self.cancel(chance=0)
         self.engine_and_model_agree()
-        self.nothing_is_broken()
+        assert self.simulator.examine() == []
 
     # What must always hold ---------------------------------------------------------------------------------------
 
@@ -355,7 +369,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_broken(self) -> None:
-        assert self.simulator.examine() == []
+        if next(self.doctor_due):
+            assert self.simulator.examine() == []
 
 
 def shown_of(item: Item) -> dict[str, Any]:
@@ -373,12 +388,23 @@ def shown_of(item: Item) -> dict[str, Any]:
     }
 
 
-EngineMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", "40")),
-    stateful_step_count=40,
-    deadline=None,
-    derandomize="PROPERTY_EXAMPLES" not in os.environ,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
-TestEngine = EngineMachine.TestCase
+def test_engine_and_model_agree_whatever_happens(store_name: str, tmp_path: Path, new_database: NewDatabase) -> None:
+    numbers = itertools.count(1)
+    shared = new_database() if store_name == "postgresql" else ""
+
+    def new_machine() -> EngineMachine:
+        if shared:
+            by_hand(shared, EMPTY)
+        return EngineMachine(shared or tmp_path / f"{next(numbers)}.db", DOCTOR_EVERY[store_name])
+
+    run_state_machine_as_test(
+        new_machine,
+        settings=settings(
+            max_examples=int(os.environ.get("PROPERTY_EXAMPLES", EXAMPLES[store_name])),
+            stateful_step_count=40,
+            deadline=None,
+            derandomize="PROPERTY_EXAMPLES" not in os.environ,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

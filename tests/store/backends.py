@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch, Command
 from counterfoil.store.changes import Changes
-from counterfoil.store.needs import Needs
-from counterfoil.store.protocol import Store
+from counterfoil.store.needs import Find, Needs
+from counterfoil.store.postgres.connection import Connection
+from counterfoil.store.postgres.store import PostgresStore
+from counterfoil.store.protocol import Row, Store
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.world import World
 from tests.databases import NewDatabase
@@ -19,14 +21,15 @@ from tests.store.records import DEFAULTS, NOW
 MakeStore = Callable[[Path, Clock], Store]
 """Makes a store that is not yet opened; the same directory means the same database."""
 
+NewConnection = Callable[[], Awaitable[Connection]]
+"""Opens a connection of the test's own to the database of its store: PostgreSQL only."""
+
 
 def sqlite_stores(new_database: NewDatabase) -> MakeStore:
     return lambda directory, clock: SqliteStore(directory / "counterfoil.db", clock, DEFAULTS)
 
 
 def postgresql_stores(new_database: NewDatabase) -> MakeStore:
-    from counterfoil.store.postgres.store import PostgresStore
-
     databases: dict[Path, str] = {}
 
     def make(directory: Path, clock: Clock) -> Store:
@@ -72,7 +75,21 @@ async def load(store: Store, needs: Needs) -> World:
     return batch.world
 
 
-def batch_of(*commands: Command[Any], answers: list[Any] | None = None) -> Batch:
+async def find(store: Store, query: str, **parameters: Any) -> list[Row]:
+    """What a search inside a transaction finds."""
+    search = Find.of(query, **parameters)
+    return (await load(store, Needs(finds={search}))).found(search)
+
+
+def batch_of(
+    *commands: Command[Any], answers: list[Any] | None = None, prepare: Callable[[World], None] = lambda world: None
+) -> Batch:
     """Commands that share a transaction; their answers go where the test wants them."""
     told = [] if answers is None else answers
-    return Batch([(command, told.append) for command in commands], lambda: World({}), lambda: NOW)
+
+    def make_world() -> World:
+        world = World({})
+        prepare(world)
+        return world
+
+    return Batch([(command, told.append) for command in commands], make_world, lambda: NOW)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
+from counterfoil.store.postgres.connection import Connection
+from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
 from counterfoil.testing.simulator import StillClock
 from tests.databases import NewDatabase
-from tests.store.backends import BACKENDS, MakeStore
+from tests.store.backends import BACKENDS, MakeStore, NewConnection
 from tests.store.records import NOW
 
 
@@ -35,3 +38,19 @@ async def store(make_store: MakeStore, tmp_path: Path, clock: StillClock) -> Asy
     await store.open()
     yield store
     await store.close()
+
+
+@pytest.fixture
+async def new_connection(store: Store) -> AsyncIterator[NewConnection]:
+    """Opens connections to the same database, for statements and transactions that the test has in its own hand."""
+    assert isinstance(store, PostgresStore)
+    dsn = store.access.dsn
+    opened: list[Connection] = []
+
+    async def connect() -> Connection:
+        opened.append(await asyncpg.connect(dsn))
+        return opened[-1]
+
+    yield connect
+    for connection in opened:
+        await connection.close()

@@ -1,6 +1,11 @@
-"""The guards of the store say what the transition tables say: every pair of states is tried on a real row."""
+"""The guards of the store say what the transition tables say: as their text has it, and for every pair of states tried
+on a real row."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -18,8 +23,28 @@ from counterfoil.domain.states import (
 from counterfoil.store.changes import Changes
 from counterfoil.store.commit import GuardRefused
 from counterfoil.store.protocol import Store
-from tests.store.backends import write
+from counterfoil.store.queries import load_queries
+from tests.store.backends import QUERY_PACKAGES, write
 from tests.store.records import changed_records, flow_record, new_records, step_run, work_item
+
+GUARDED: dict[str, tuple[Mapping[Any, frozenset[Any]], frozenset[Any]]] = {
+    "update_work": (WORK_MOVES, FINAL_WORK),
+    "update_steps": (STEP_MOVES, FINAL_STEPS),
+    "update_flows": (FLOW_MOVES, FINAL_FLOWS),
+}
+_CASE = re.compile(r"WHEN '(\w+)' THEN \w+\.status IN \(([^)]*)\)")
+
+
+@pytest.mark.parametrize("query", GUARDED)
+def test_the_text_of_a_guard_names_each_move_once(backend: str, query: str) -> None:
+    moves, final = GUARDED[query]
+    cases = _CASE.findall(load_queries(QUERY_PACKAGES[backend])[query])
+    told = {after: re.findall(r"'(\w+)'", before) for after, before in cases}
+    assert len(cases) == len(told)
+    assert {after: sorted(before) for after, before in told.items()} == {
+        after: sorted(before for before in moves if after in moves[before] or (before == after and after not in final))
+        for after in moves
+    }
 
 
 async def was_allowed(store: Store, changes: Changes) -> bool:

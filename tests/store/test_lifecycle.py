@@ -12,8 +12,8 @@ from counterfoil.domain.results import StepResult
 from counterfoil.domain.states import WorkStatus
 from counterfoil.engine.complete import Complete
 from counterfoil.store.changes import Changes
-from counterfoil.store.protocol import Store
 from counterfoil.store.needs import Needs
+from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import MakeStore, batch_of, load, write

@@ -1,26 +1,49 @@
-"""Named queries: what the engine asks for, every backend has, under the same names, each with its sentence."""
+"""What a store has, every backend has: the methods of the protocol, and the named queries that the engine asks for."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from importlib.resources import files
 from pathlib import Path
 
 import counterfoil
+from counterfoil.store.postgres.store import PostgresStore
+from counterfoil.store.protocol import Store
 from counterfoil.store.queries import load_queries
+from counterfoil.store.sqlite.store import SqliteStore
 from tests.store.backends import BACKENDS, QUERY_PACKAGES
 
 SOURCE = Path(counterfoil.__file__).parent
+STORES: dict[str, type] = {"sqlite": SqliteStore, "postgresql": PostgresStore}
+
+
+def methods(kind: type) -> dict[str, str]:
+    """The public methods of a class, each with its parameters and what it answers."""
+    functions = inspect.getmembers(kind, inspect.isfunction)
+    return {name: str(inspect.signature(function)) for name, function in functions if not name.startswith("_")}
+
+
+def test_every_backend_has_the_methods_of_a_store_and_no_others() -> None:
+    wanted = methods(Store)
+    assert {"open", "close", "execute", "read", "join", "renew", "leave", "notify", "receipt_secret"} <= set(wanted)
+    assert set(STORES) == set(BACKENDS)
+    for name, store in STORES.items():
+        assert methods(store) == wanted, name
+
+
+async def test_everybody_can_be_told_what_is_heard(store: Store) -> None:
+    assert callable(store.heard), "it has one who hears from the beginning"
 
 
 def asked_for() -> set[str]:
-    """Every name that the engine and its sweeps read by, found in their source."""
+    """Every name that the engine and its sweeps read or search by, found in their source."""
     names = set()
     for path in [*(SOURCE / "engine").glob("*.py"), *(SOURCE / "scheduler").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
-                case ast.Call(func=ast.Attribute(attr="read" | "_read"), args=[name, *_]):
+                case ast.Call(func=ast.Attribute(attr="read" | "_read" | "of"), args=[name, *_]):
                     texts = {leaf.value for leaf in ast.walk(name) if isinstance(leaf, ast.Constant)}
                     names |= {text for text in texts if isinstance(text, str) and "_" in text}
     return names
@@ -32,7 +55,7 @@ def test_every_backend_tells_where_its_queries_are() -> None:
 
 def test_every_backend_has_what_the_engine_asks_for(backend: str) -> None:
     wanted = asked_for()
-    assert {"find_claimable", "find_overdue", "find_orphaned", "due_lanes", "list_flows", "list_open_flows"} <= wanted
+    assert {"find_claimable", "find_overdue", "find_orphaned", "find_calls", "due_lanes", "list_open_flows"} <= wanted
     assert wanted <= set(load_queries(QUERY_PACKAGES[backend]))
 
 

@@ -12,9 +12,9 @@ from counterfoil.domain.jsontext import parse_json
 from counterfoil.domain.model import CancelCall
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.store.changes import Changes
-from counterfoil.store.protocol import Store
 from counterfoil.store.needs import Needs, NotLoaded
-from tests.store.backends import load, write
+from counterfoil.store.protocol import Store
+from tests.store.backends import find, load, write
 from tests.store.records import (
     NOW,
     changed_records,
@@ -48,7 +48,7 @@ async def test_a_work_item_comes_back_as_it_was(store: Store) -> None:
         sent_at=NOW + 4,
         acknowledged_at=NOW + 5,
         progress=0.1 + 0.2,
-        message=AWKWARD["text"],
+        message=AWKWARD["text"].replace("\x00", ""),  # no JSON: what comes over the wire may not have NUL in it
         hold="approval",
         result={"success": False, "outputs": AWKWARD, "error": None},
         error=AWKWARD,
@@ -169,9 +169,8 @@ async def test_cancel_calls_are_kept_until_they_are_forgotten(store: Store) -> N
     await write(store, Changes(calls={"work": later}))
     world = await load(store, Needs(calls={"work"}))
     assert world.call("work") == later
-    assert await store.read("due_calls", now=NOW + 49, limit=9) == []
-    [row] = await store.read("due_calls", now=NOW + 50, limit=9)
-    assert (row[0], parse_json(row[5]), row[6]) == ("work", AWKWARD, 1)
+    assert await find(store, "find_calls", now=NOW + 49, limit=9) == []
+    assert await find(store, "find_calls", now=NOW + 50, limit=9) == [("work",)]
     assert (await store.read("next_call"))[0][0] == NOW + 50
     await write(store, Changes(calls={"work": None}))
     assert (await load(store, Needs(calls={"work"}))).call("work") is None

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from counterfoil.store.commit import StoreFailure
+from counterfoil.store.needs import Needs
 from counterfoil.store.sqlite.connection import open_reader
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.needs import Needs
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.store.backends import load, write

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,17 +15,11 @@ from counterfoil.engine.cancel_calls import RULES
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Simulator, answered, connection_refused, timed_out
 from counterfoil.transport.signing import Signer
-from tests.store.records import DEFAULTS, definition
+from tests.by_hand import Place
+from tests.store.records import definition
 
 CANCEL_URL = "http://worker.test/cancel"
 SECRET = "whsec_" + "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0"
-
-
-@pytest.fixture
-async def simulator(tmp_path: Path) -> AsyncIterator[Simulator]:
-    async with Simulator(tmp_path / "counterfoil.db", defaults=DEFAULTS) as simulator:
-        yield simulator
-        assert simulator.examine() == []
 
 
 async def started(simulator: Simulator, **fields: Any) -> None:
@@ -125,8 +117,8 @@ async def test_a_flow_that_fails_tells_the_workers_of_its_other_steps(simulator:
     assert call.body["reason"] == "the flow failed"
 
 
-async def test_messages_are_signed_when_there_is_a_secret(tmp_path: Path) -> None:
-    async with Simulator(tmp_path / "counterfoil.db", signer=Signer(SECRET)) as simulator:
+async def test_messages_are_signed_when_there_is_a_secret(place: Place) -> None:
+    async with Simulator(place, signer=Signer(SECRET)) as simulator:
         await started(simulator, cancel_url=CANCEL_URL)
         simulator.network.always(CANCEL_URL, answered())
         await simulator.engine.cancel_flow("flow")

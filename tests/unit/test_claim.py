@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.results import StepResult
@@ -15,14 +11,8 @@ from counterfoil.engine import Limits
 from counterfoil.engine.claim import Claim
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Simulator, answered
-from tests.store.records import DEFAULTS, definition
-
-
-@pytest.fixture
-async def simulator(tmp_path: Path) -> AsyncIterator[Simulator]:
-    async with Simulator(tmp_path / "counterfoil.db", defaults=DEFAULTS) as simulator:
-        yield simulator
-        assert simulator.examine() == []
+from tests.by_hand import Place
+from tests.store.records import definition
 
 
 async def start(simulator: Simulator, *goals: str, flow_id: str | None = None) -> str:
@@ -79,8 +69,8 @@ async def test_what_has_ended_is_not_claimed(simulator: Simulator) -> None:
     assert not await claim(simulator, flow_id)
 
 
-async def test_without_room_work_waits_for_its_turn(tmp_path: Path) -> None:
-    async with Simulator(tmp_path / "counterfoil.db", limits=Limits(dispatches=1)) as simulator:
+async def test_without_room_work_waits_for_its_turn(place: Place) -> None:
+    async with Simulator(place, limits=Limits(dispatches=1)) as simulator:
         await put(simulator)
         first, second = await start(simulator), await start(simulator)
         assert len(simulator.network.waiting()) == 1
@@ -93,9 +83,9 @@ async def test_without_room_work_waits_for_its_turn(tmp_path: Path) -> None:
         assert [call.metadata["flow_id"] for call in simulator.network.calls] == [first, second]
 
 
-async def test_a_slow_host_leaves_room_for_others(tmp_path: Path) -> None:
+async def test_a_slow_host_leaves_room_for_others(place: Place) -> None:
     limits = Limits(dispatches=10, dispatches_per_host=2)
-    async with Simulator(tmp_path / "counterfoil.db", limits=limits) as simulator:
+    async with Simulator(place, limits=limits) as simulator:
         await put(simulator, "slow")
         await put(simulator, "quick")
         for _ in range(5):
@@ -106,8 +96,8 @@ async def test_a_slow_host_leaves_room_for_others(tmp_path: Path) -> None:
         assert await simulator.sweep(SweepName.REQUEUE) == 0
 
 
-async def test_new_work_does_not_overtake_what_waits(tmp_path: Path) -> None:
-    async with Simulator(tmp_path / "counterfoil.db", limits=Limits(dispatches=1)) as simulator:
+async def test_new_work_does_not_overtake_what_waits(place: Place) -> None:
+    async with Simulator(place, limits=Limits(dispatches=1)) as simulator:
         await put(simulator)
         await start(simulator)
         second = await start(simulator)

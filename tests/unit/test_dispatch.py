@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sqlite3
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,17 +15,9 @@ from counterfoil.engine.claim import Claim
 from counterfoil.engine.dispatch import USER_AGENT, traceparent
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Call, Simulator, answered, connection_refused, timed_out
+from tests.by_hand import full_disk, stubborn_work
 from tests.eventually import eventually
-from tests.store.records import DEFAULTS, ENDPOINT, definition, work_item
-
-FULL = "CREATE TRIGGER full BEFORE INSERT ON journal BEGIN SELECT RAISE(ABORT, 'disk full'); END"
-
-
-@pytest.fixture
-async def simulator(tmp_path: Path) -> AsyncIterator[Simulator]:
-    async with Simulator(tmp_path / "counterfoil.db", defaults=DEFAULTS) as simulator:
-        yield simulator
-        assert simulator.examine() == []
+from tests.store.records import ENDPOINT, definition, work_item
 
 
 async def sent(simulator: Simulator, init: dict[str, Any] | None = None, **fields: Any) -> Call:
@@ -50,11 +38,6 @@ async def work(simulator: Simulator) -> dict[str, Any]:
 async def events(simulator: Simulator) -> list[str]:
     rows = await simulator.store.read("journal_of_flow", flow_id="flow", after=0, limit=999)
     return [row[1] for row in rows]
-
-
-def by_hand(simulator: Simulator, statement: str) -> None:
-    with contextlib.closing(sqlite3.connect(simulator.path, isolation_level=None)) as connection:
-        connection.execute(statement)
 
 
 # What is sent --------------------------------------------------------------------------------------------------------
@@ -212,10 +195,9 @@ async def test_an_endpoint_that_names_an_older_attempt_still_gives_this_one_back
 
 async def test_an_answer_is_recorded_once_the_store_is_back(simulator: Simulator) -> None:
     call = await sent(simulator)
-    by_hand(simulator, FULL)
-    answering = asyncio.create_task(simulator.network.answer(call, answered(404)))
-    await eventually(lambda: failures(simulator) >= 2, what="a second try")
-    by_hand(simulator, "DROP TRIGGER full")
+    with full_disk(simulator.place):
+        answering = asyncio.create_task(simulator.network.answer(call, answered(404)))
+        await eventually(lambda: failures(simulator) >= 2, what="a second try")
     await asyncio.wait_for(answering, 10)
     assert (await work(simulator))["status"] == "failed"
 
@@ -240,9 +222,8 @@ async def test_an_answer_that_cannot_be_recorded_before_the_end_is_left_to_the_n
 
 async def test_an_answer_that_cannot_be_decided_does_not_stop_the_others(simulator: Simulator) -> None:
     call = await sent(simulator)
-    by_hand(simulator, "CREATE TRIGGER stubborn BEFORE UPDATE ON work BEGIN SELECT RAISE(IGNORE); END")
-    await simulator.network.answer(call, answered(404))
-    by_hand(simulator, "DROP TRIGGER stubborn")
+    with stubborn_work(simulator.place):
+        await simulator.network.answer(call, answered(404))
     assert (await work(simulator))["status"] == "active", "the deadline will see to it"
     assert simulator.engine.slots.under_way == 0
 
@@ -250,7 +231,7 @@ async def test_an_answer_that_cannot_be_decided_does_not_stop_the_others(simulat
 async def test_a_transport_that_breaks_makes_the_outcome_unknown(
     simulator: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(url: str, *, body: bytes, headers: dict[str, str], timeout_ms: int) -> Reply:
+    async def broken(url: str, **_: Any) -> Reply:
         raise ZeroDivisionError
 
     await simulator.engine.put_step("step", definition())

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 
 from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.domain.steps import WorkDefaults
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.store.commit import StoreFailure
-from counterfoil.store.doctor import FlowRecords, check_flow
-from counterfoil.store.sqlite import doctor
-from counterfoil.store.sqlite.doctor import examine
-from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
+from counterfoil.store.doctor import Finding, FlowRecords, check_flow
+from counterfoil.store.postgres import doctor as postgres_doctor
+from counterfoil.store.sqlite import doctor as sqlite_doctor
 from counterfoil.testing.simulator import Simulator, answered
+from tests.by_hand import Place, break_it, by_hand
+from tests.databases import NewDatabase
 from tests.store.records import DEFAULTS, definition
 
 FLOWS = ("completed", "failed", "cancelled", "active", "retrying", "pending")
 
 
 @pytest.fixture
-async def path(tmp_path: Path) -> Path:
+async def filled(place: Place) -> Place:
     """A database with a flow in each state, its engine gone; broken flows are named by their state."""
-    async with Simulator(tmp_path / "counterfoil.db", defaults=DEFAULTS) as simulator:
+    async with Simulator(place, defaults=DEFAULTS) as simulator:
         await fill(simulator)
         assert simulator.examine() == [], "also while it is in use"
-    return simulator.path
+    return place
 
 
 async def fill(simulator: Simulator) -> None:
@@ -49,36 +51,35 @@ async def fill(simulator: Simulator) -> None:
     await simulator.sweep(SweepName.CANCEL_CALLS)
 
 
-def break_it(path: Path, *statements: str) -> None:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for statement in statements:
-            changed = connection.execute(statement).rowcount
-            assert changed != 0, f"nothing was broken by {statement}"
+def examine(place: Place, defaults: WorkDefaults | None = None) -> list[Finding]:
+    if isinstance(place, Path):
+        return sqlite_doctor.examine(place, defaults)
+    return postgres_doctor.examine(place, defaults)
 
 
-def found(path: Path) -> set[tuple[str, str]]:
+def found(place: Place) -> set[tuple[str, str]]:
     """Which promises are broken, and of what."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        flow_of = dict(connection.execute("SELECT work_id, flow_id FROM work"))
+    flow_of: dict[str, str] = dict(by_hand(place, "SELECT work_id, flow_id FROM work"))
     return {
         (finding.invariant, flow_of.get(finding.subject, finding.subject.partition("/")[0]))
-        for finding in examine(path, DEFAULTS)
+        for finding in examine(place, DEFAULTS)
     }
 
 
-def test_what_the_engine_left_is_clean(path: Path) -> None:
-    assert examine(path) == []
-    assert examine(path, DEFAULTS) == []
+def test_what_the_engine_left_is_clean(filled: Place) -> None:
+    assert examine(filled) == []
+    assert examine(filled, DEFAULTS) == []
 
 
-def test_flows_are_looked_at_piece_by_piece(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "CHUNK", 2)
-    assert examine(path) == []
-    break_it(path, "UPDATE flows SET open_steps = 9")
-    assert {subject for _, subject in found(path)} == set(FLOWS)
+def test_flows_are_looked_at_piece_by_piece(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for doctor in (sqlite_doctor, postgres_doctor):
+        monkeypatch.setattr(doctor, "CHUNK", 2)
+    assert examine(filled) == []
+    break_it(filled, "UPDATE flows SET open_steps = 9")
+    assert {subject for _, subject in found(filled)} == set(FLOWS)
 
 
-BREAKAGES: dict[str, tuple[str, str, str]] = {
+BREAKAGES: dict[str, tuple[str, ...]] = {
     "an outcome that changed": (
         "journal",
         "completed",
@@ -174,6 +175,7 @@ BREAKAGES: dict[str, tuple[str, str, str]] = {
     "a version that is gone": (
         "versions",
         "pending",
+        "DELETE FROM steps WHERE step_id = 'b'",
         "DELETE FROM step_versions WHERE step_id = 'b'",
     ),
     "a definition that is none": ("file", "b", "UPDATE step_versions SET definition = '{}' WHERE step_id = 'b'"),
@@ -193,55 +195,75 @@ BREAKAGES: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
-def test_what_is_broken_by_hand_is_found_and_named(path: Path, name: str) -> None:
-    invariant, flow_id, statement = BREAKAGES[name]
-    break_it(path, statement)
-    seen = found(path)
+def test_what_is_broken_by_hand_is_found_and_named(filled: Place, name: str) -> None:
+    invariant, flow_id, *statements = BREAKAGES[name]
+    break_it(filled, *statements)
+    seen = found(filled)
     assert (invariant, flow_id) in seen
     assert {subject for _, subject in seen} <= {flow_id, "b", "pending"}, "and nothing else is blamed"
 
 
-def test_work_that_only_the_journal_knows(path: Path) -> None:
-    break_it(path, "DELETE FROM work WHERE flow_id = 'active'")
-    messages = {finding.message for finding in examine(path)}
+def test_work_that_only_the_journal_knows(filled: Place) -> None:
+    break_it(filled, "DELETE FROM work WHERE flow_id = 'active'")
+    messages = {finding.message for finding in examine(filled)}
     assert "the journal tells of a work item that the store does not have" in messages
 
 
-def test_work_that_the_journal_does_not_know(path: Path) -> None:
+def test_work_that_the_journal_does_not_know(filled: Place) -> None:
     columns = "flow_id, step_id, version, status, attempt, idempotency_key, lane, created_at, recorded_at"
     break_it(
-        path,
+        filled,
         f"INSERT INTO work (work_id, item, {columns}) SELECT 'forged', 1, {columns} FROM work WHERE status = 'failed'",
     )
-    [finding] = [finding for finding in examine(path) if finding.subject == "forged"]
+    [finding] = [finding for finding in examine(filled) if finding.subject == "forged"]
     assert (finding.invariant, finding.message) == ("journal", "the journal does not tell of this work item")
 
 
-def test_a_finding_says_what_differs(path: Path) -> None:
-    break_it(path, "UPDATE work SET message = 'forged' WHERE flow_id = 'active'")
-    [finding] = examine(path)
+def test_a_finding_says_what_differs(filled: Place) -> None:
+    break_it(filled, "UPDATE work SET message = 'forged' WHERE flow_id = 'active'")
+    [finding] = examine(filled)
     assert finding.message == "the journal tells another state: message is 'forged', told 'm'"
 
 
-def test_a_limit_that_is_inherited_depends_on_the_settings_of_the_engine(path: Path) -> None:
-    break_it(path, "UPDATE work SET attempt = 99 WHERE flow_id = 'active'")
-    assert "attempts" not in {finding.invariant for finding in examine(path)}
+def test_a_limit_that_is_inherited_depends_on_the_settings_of_the_engine(filled: Place) -> None:
+    break_it(filled, "UPDATE work SET attempt = 99 WHERE flow_id = 'active'")
+    assert "attempts" not in {finding.invariant for finding in examine(filled)}
 
 
-@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, 99])
-def test_a_database_of_another_time_is_not_judged(path: Path, version: int) -> None:
-    break_it(path, f"INSERT INTO schema_version VALUES ({version}, 0)", "DELETE FROM journal")
-    [finding] = examine(path)
+@pytest.mark.parametrize("ahead", [1, 98])
+def test_a_database_of_another_time_is_not_judged(filled: Place, ahead: int) -> None:
+    version = by_hand(filled, "SELECT max(version) FROM schema_version")[0][0] + ahead
+    break_it(filled, f"INSERT INTO schema_version VALUES ({version}, 0)", "DELETE FROM journal")
+    [finding] = examine(filled)
     assert (finding.invariant, finding.subject) == ("schema", f"version {version}")
 
 
-def test_there_must_be_a_database(tmp_path: Path) -> None:
+@pytest.mark.sqlite_only
+def test_there_must_be_a_file(tmp_path: Path) -> None:
     with pytest.raises(StoreFailure, match="there is no database here"):
         examine(tmp_path / "nothing.db")
     with pytest.raises(StoreFailure):
         examine(tmp_path)  # a directory
 
 
+@pytest.mark.postgresql_only
+def test_there_must_be_a_database(new_database: NewDatabase) -> None:
+    empty = new_database(empty=True)
+    with pytest.raises(StoreFailure, match="there is no database of counterfoil here"):
+        examine(empty)
+    with pytest.raises(StoreFailure, match="does not exist"):
+        examine(f"{empty}_of_nobody")
+
+
+@pytest.mark.postgresql_only
+def test_the_tables_of_another_program_are_not_judged(new_database: NewDatabase) -> None:
+    other = new_database(empty=True)
+    by_hand(other, "CREATE TABLE something (a INTEGER)")
+    with pytest.raises(StoreFailure, match="there is no database of counterfoil here"):
+        examine(other)
+
+
+@pytest.mark.sqlite_only
 def test_a_file_that_is_no_database_is_a_finding(tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     other.write_bytes(b"not a database at all, however long one looks at it " * 50)
@@ -249,22 +271,23 @@ def test_a_file_that_is_no_database_is_a_finding(tmp_path: Path) -> None:
     assert (finding.invariant, finding.subject) == ("file", str(other))
 
 
-def test_a_database_of_another_program_is_a_finding(tmp_path: Path) -> None:
-    break_it(tmp_path / "other.db", "CREATE TABLE something (a)")
+@pytest.mark.sqlite_only
+def test_a_file_of_another_program_is_a_finding(tmp_path: Path) -> None:
+    by_hand(tmp_path / "other.db", "CREATE TABLE something (a)")
     [finding] = examine(tmp_path / "other.db")
     assert finding.invariant == "file"
 
 
-def test_a_damaged_file_is_a_finding(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        page_size = connection.execute("PRAGMA page_size").fetchone()[0]
-        root = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'work_of_flow'").fetchone()[0]
-    content = bytearray(path.read_bytes())
+@pytest.mark.sqlite_only
+def test_a_damaged_file_is_a_finding(filled: Path) -> None:
+    by_hand(filled, "PRAGMA wal_checkpoint(TRUNCATE)")
+    [(page_size,)] = by_hand(filled, "PRAGMA page_size")
+    [(root,)] = by_hand(filled, "SELECT rootpage FROM sqlite_schema WHERE name = 'work_of_flow'")
+    content = bytearray(filled.read_bytes())
     start = (root - 1) * page_size
     content[start : start + 100] = bytes(100)
-    path.write_bytes(content)
-    assert "file" in {finding.invariant for finding in examine(path)}
+    filled.write_bytes(content)
+    assert "file" in {finding.invariant for finding in examine(filled)}
 
 
 def test_a_flow_that_only_the_journal_tells_of_is_reported_by_the_rules() -> None:
@@ -272,9 +295,19 @@ def test_a_flow_that_only_the_journal_tells_of_is_reported_by_the_rules() -> Non
     assert (finding.invariant, finding.subject) == ("journal", "flow")
 
 
-def test_the_doctor_changes_nothing(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    before = path.read_bytes()
-    examine(path)
-    assert path.read_bytes() == before
+@pytest.mark.sqlite_only
+def test_the_doctor_changes_nothing_in_a_file(filled: Path) -> None:
+    by_hand(filled, "PRAGMA wal_checkpoint(TRUNCATE)")
+    before = filled.read_bytes()
+    examine(filled)
+    assert filled.read_bytes() == before
+
+
+@pytest.mark.postgresql_only
+def test_the_doctor_changes_nothing_on_a_server(filled: str) -> None:
+    """Where the server refuses every change, the doctor finds nothing missing."""
+    database = urlsplit(filled).path[1:]
+    by_hand(filled, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+    assert examine(filled) == []
+    with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+        break_it(filled, "DELETE FROM journal")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.results import Heartbeat, StepResult
@@ -14,14 +10,7 @@ from counterfoil.domain.work import SYNC_GRACE_MS
 from counterfoil.engine.expire import ExpireOverdue, ReclaimOrphan
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Simulator, answered
-from tests.store.records import DEFAULTS, ENDPOINT, RETRY, definition
-
-
-@pytest.fixture
-async def simulator(tmp_path: Path) -> AsyncIterator[Simulator]:
-    async with Simulator(tmp_path / "counterfoil.db", defaults=DEFAULTS) as simulator:
-        yield simulator
-        assert simulator.examine() == []
+from tests.store.records import ENDPOINT, RETRY, definition
 
 
 async def sent(simulator: Simulator, **fields: Any) -> str:

@@ -64,7 +64,7 @@ async def test_its_settings(new_cluster: NewCluster, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_a_restart_keeps_the_port_and_what_was_kept(new_cluster: NewCluster, mode: postgres.StopMode) -> None:
+async def test_a_restart_keeps_port_and_data(new_cluster: NewCluster, mode: postgres.StopMode) -> None:
     cluster = new_cluster()
     connection = await cluster.connect()
     await connection.execute("CREATE TABLE kept AS SELECT 7 AS number")

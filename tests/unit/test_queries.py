@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -27,12 +24,13 @@ from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.engine.queries import Queries
 from counterfoil.testing.simulator import Simulator, answered
+from tests.by_hand import Place, by_hand
 from tests.store.records import DEFAULTS, definition
 
 
 @pytest.fixture
-async def simulator(tmp_path: Path) -> AsyncIterator[Simulator]:
-    async with Simulator(tmp_path / "counterfoil.db", defaults=DEFAULTS) as simulator:
+async def simulator(place: Place) -> AsyncIterator[Simulator]:
+    async with Simulator(place, defaults=DEFAULTS) as simulator:
         await simulator.engine.put_step("a", definition())
         await simulator.engine.put_step("b", definition(kind="sync"))
         yield simulator
@@ -277,9 +275,10 @@ READS: list[Callable[[Queries], Awaitable[Any]]] = [
 async def test_a_store_that_cannot_be_read_is_unavailable(
     simulator: Simulator, read: Callable[[Queries], Awaitable[Any]]
 ) -> None:
-    with contextlib.closing(sqlite3.connect(simulator.path, isolation_level=None)) as connection:
-        for table in ("steps", "flows", "journal", "work"):
-            connection.execute(f"ALTER TABLE {table} RENAME TO {table}_away")
+    by_hand(
+        simulator.place,
+        *(f"ALTER TABLE {table} RENAME TO {table}_away" for table in ("steps", "flows", "journal", "work")),
+    )
     with pytest.raises(Unavailable):
         await read(simulator.engine.queries)
 
@@ -317,8 +316,8 @@ class StrictVerifier:
             raise InvalidSignature
 
 
-async def test_a_step_that_wants_signatures_checks_them(tmp_path: Path) -> None:
-    async with Simulator(tmp_path / "counterfoil.db", verifier=StrictVerifier()) as simulator:
+async def test_a_step_that_wants_signatures_checks_them(place: Place) -> None:
+    async with Simulator(place, verifier=StrictVerifier()) as simulator:
         engine = simulator.engine
         await engine.put_step("a", definition(require_signature=True))
         await start(simulator, "flow")

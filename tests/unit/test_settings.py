@@ -273,17 +273,27 @@ class TestSingleSettings:
         settings = load_settings(**given)  # type: ignore[arg-type]
         assert (settings.store_url, settings.store_path) == (url, Path(path))
 
-    @pytest.mark.parametrize("url", ["postgresql://u:s3cret@db/x", "postgres://u:s3cret@db/x"])
-    def test_postgresql_is_refused_clearly(self, url: str) -> None:
-        message = faults(store=url)
-        assert message.startswith("store (flag --store): PostgreSQL is not supported by this version")
-        assert "s3cret" not in message
+    @pytest.mark.parametrize("url", ["postgresql://u:s3cret@db/x", "postgres://u:s3cret@db/x", "postgresql:///x"])
+    def test_the_store_may_be_shared(self, url: str) -> None:
+        settings = load_settings(store=url)
+        assert (settings.store_url, settings.is_shared) == (url, True)
+        assert not load_settings().is_shared
 
     @pytest.mark.parametrize(
-        "url", ["x.db", "sqlite://x.db", "sqlite:///", "sqlite:///:memory:", "sqlite:///a?mode=ro"]
+        "url",
+        [
+            *["x.db", "sqlite://x.db", "sqlite:///", "sqlite:///:memory:", "sqlite:///a?mode=ro"],
+            *["postgresql:x", "postgresql://u:s3cret@db:port/x", "postgresql+asyncpg://u:s3cret@db/x"],
+        ],
     )
     def test_another_store_is_refused(self, url: str) -> None:
-        assert faults(store=url) == "store (flag --store): must be sqlite:///path with the path of a file, or empty"
+        rule = "must be sqlite:///path with the path of a file, postgresql://host/database, or empty"
+        assert faults(store=url) == f"store (flag --store): {rule}"
+
+    @pytest.mark.parametrize("url", ["sqlite:///x.db", "u:s3cret@db/x", "postgresql://u:s3cret@db:port/x"])
+    def test_words_of_other_nodes_come_by_postgresql_only(self, url: str) -> None:
+        message = faults(store="postgresql://u:s3cret@pooler/x", store_listen=url)
+        assert message == "store_listen (flag --store-listen): must be postgresql://host/database, or empty"
 
     @pytest.mark.parametrize(
         "url",
@@ -305,12 +315,18 @@ class TestSingleSettings:
 
 class TestSecrecy:
     def test_no_representation_shows_a_secret(self) -> None:
-        settings = load_settings(api_keys=KEY, receipt_secrets="s3cret", signing_secret=SIGNING_SECRET)
+        settings = load_settings(
+            api_keys=KEY,
+            receipt_secrets="s3cret",
+            signing_secret=SIGNING_SECRET,
+            store="postgresql://u:s3cret@pooler/x",
+            store_listen="postgresql://u:s3cret@db/x",
+        )
         shown = f"{settings!r} {settings} {settings.keys}"
         assert "s3cret" not in shown
         assert SIGNING_SECRET not in shown
 
     def test_the_library_s_own_error_shows_no_value_either(self) -> None:
         with pytest.raises(ValidationError) as caught:
-            Settings(api_keys="a:root:s3cret", signing_secret="s3cret", store="postgresql://u:s3cret@db/x")
+            Settings(api_keys="a:root:s3cret", signing_secret="s3cret", store="mysql://u:s3cret@db/x")
         assert "s3cret" not in str(caught.value)

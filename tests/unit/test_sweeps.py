@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,17 +16,11 @@ from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.scheduler.loop import SweepLoop, SweepRunner
 from counterfoil.store.commit import StoreFailure
 from counterfoil.testing.simulator import Simulator, answered
+from tests.by_hand import Place
 from tests.eventually import eventually
-from tests.store.records import DEFAULTS, definition
+from tests.store.records import definition
 
 NEVER_MS = 600_000
-
-
-@pytest.fixture
-async def simulator(tmp_path: Path) -> AsyncIterator[Simulator]:
-    async with Simulator(tmp_path / "counterfoil.db", defaults=DEFAULTS) as simulator:
-        yield simulator
-        assert simulator.examine() == []
 
 
 async def start(simulator: Simulator, count: int = 1, step_id: str = "step", **fields: Any) -> None:
@@ -56,7 +49,7 @@ async def test_a_round_treats_no_more_than_its_limit(simulator: Simulator) -> No
 
 
 async def test_a_sweep_tells_when_it_is_needed_next(simulator: Simulator) -> None:
-    assert [await simulator.next_due(name) for name in SweepName] == [None] * 4
+    assert [await simulator.next_due(name) for name in SweepName if name is not SweepName.LEASE] == [None] * 4
     await start(simulator)
     now = simulator.clock()
     assert await simulator.next_due(SweepName.DEADLINES) == now + 60_000
@@ -75,8 +68,8 @@ async def test_nothing_is_claimed_while_stopping(simulator: Simulator) -> None:
     assert await simulator.sweep(SweepName.REQUEUE) == 1
 
 
-async def test_lanes_share_what_room_there_is(tmp_path: Path) -> None:
-    async with Simulator(tmp_path / "counterfoil.db", limits=Limits(dispatches=4)) as simulator:
+async def test_lanes_share_what_room_there_is(place: Place) -> None:
+    async with Simulator(place, limits=Limits(dispatches=4)) as simulator:
         await start(simulator, 9, "crowded", endpoint="http://crowded.test/", work={"parallelism": 100})
         await start(simulator, 2, "quiet", endpoint="http://quiet.test/", work={"parallelism": 100})
         assert await simulator.sweep(SweepName.REQUEUE) == 4
@@ -281,7 +274,7 @@ async def test_sweeps_that_have_stopped_make_the_engine_unready(simulator: Simul
     simulator.clock.advance(20_000)
     await simulator.engine.health()
     simulator.clock.advance(1)
-    with pytest.raises(Unavailable, match="requeue, deadlines, orphans, cancel_calls"):
+    with pytest.raises(Unavailable, match="requeue, deadlines, orphans, cancel_calls, lease"):
         await simulator.engine.health()
     with pytest.raises(Unavailable):
         loop.readiness()

@@ -40,7 +40,7 @@ def doctor(data: Path | None, store: str | None, config: Path | None, as_json: b
 
     # --data says which database is meant, so a store configured elsewhere must not win over it
     settings = settings_from(config, data=data, store="" if data is not None else store)
-    if not settings.store_path.exists():
+    if not settings.is_shared and not settings.store_path.exists():
         raise CommandFailed(f"there is no database at {settings.store_path}; give the engine's directory with --data")
     try:
         findings = run_doctor(settings)

@@ -10,6 +10,7 @@ from counterfoil.cli.flows import flow
 from counterfoil.cli.keys import keys
 from counterfoil.cli.serve import serve
 from counterfoil.cli.steps import step
+from counterfoil.cli.store import store
 from counterfoil.cli.work import work
 from counterfoil.version import __version__
 
@@ -24,7 +25,7 @@ def cli() -> None:
     """
 
 
-for command in (serve, demo, step, flow, work, doctor, keys):
+for command in (serve, demo, step, flow, work, doctor, store, keys):
     cli.add_command(command)
 
 

@@ -1,8 +1,9 @@
 """Dispatching: send what was claimed, and record what the endpoint said.
 
 The protocol. An attempt is sent only after its intent was committed (``committed`` is called with what the batch
-wrote). Its reply is recorded against that very attempt of that very owner: if anything else happened to the item in
-the meantime (a webhook, a deadline, a cancellation), the reply is too late and changes nothing.
+wrote), and only while the lease holds under which it was claimed. Its reply is recorded against that very attempt of
+that very owner: if anything else happened to the item in the meantime (a webhook, a deadline, a cancellation), the
+reply is too late and changes nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -172,7 +174,7 @@ class Dispatcher:
                 body=body,
                 headers=self._headers(work, body),
                 timeout_ms=step.work.ack_timeout_ms,
-                may_send=self._may_send,
+                may_send=partial(self._lease.holds, work.owner),
             )
         except Exception:  # a bug, and perhaps sent: better unknown now than silent until the deadline
             log.exception("dispatch_failed", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
@@ -183,9 +185,6 @@ class Dispatcher:
                 self.freed()
         outcome = classify(reply, step.definition.kind)
         await self._record(RecordReply(work, outcome, reply.status, self._context.retry_rules()), work)
-
-    def _may_send(self) -> bool:
-        return self._lease.held
 
     async def _record(self, command: RecordReply, work: Work) -> None:
         """A reply must not get lost because the store is away for a moment: try until it is recorded."""

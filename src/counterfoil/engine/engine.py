@@ -6,6 +6,7 @@ scheduled and shown. Crash anywhere and the database alone says what to do.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -104,9 +105,14 @@ class Engine:
         self.accepting = False
         self.dispatcher.stop()
         self.feed.close()
-        left = await self.dispatcher.drain(grace_seconds)
-        await self.commit.close()
-        await self.neighbours.stop()
+        keeping = asyncio.create_task(self.lease.keep_on(), name="lease")  # what is under way stays its own
+        try:
+            left = await self.dispatcher.drain(grace_seconds)
+            await self.commit.close()
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        await self.neighbours.finish()
         with contextlib.suppress(StoreFailure):  # then it lapses by itself
             await self.lease.leave()
         return left
@@ -231,7 +237,8 @@ class Engine:
             for work in changes.work.values()
             if work.attempt and work.status is not WorkStatus.ACTIVE and world.is_limited(work)
         }
-        self._make_room(back.union(changes.current))  # another definition may allow more
+        back.update(changes.current)  # another definition may allow more
+        self._make_room(back)
         for call in changes.calls.values():
             if call is not None:
                 self.wakeups.at(SweepName.CANCEL_CALLS, call.due_at)
@@ -247,8 +254,18 @@ class Engine:
             self.slots.full -= full
             self.wakeups.now(SweepName.REQUEUE)
 
-    def look_around(self) -> None:
-        """What other nodes committed shows here at the latest now, whether or not word of it came."""
-        if self.lease.others:
-            self.slots.full.clear()
+    async def keep_lease(self) -> None:
+        """Renew the lease, and look around: what other nodes committed shows here at the latest now.
+
+        Whether or not word of it came, and though they may have left since.
+        """
+        lease = self.lease
+        if lease.keep_every_ms is None:
+            return
+        had_others, lapsed = lease.others, not lease.held
+        await lease.keep()
+        self._make_room(tuple(self.slots.full))
+        if had_others or lease.others:
             self.feed.ring_all()
+        if lapsed:
+            self.wakeups.now(SweepName.REQUEUE)

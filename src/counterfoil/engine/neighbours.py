@@ -21,6 +21,7 @@ from counterfoil.store.commit import StoreFailure
 from counterfoil.store.protocol import Nodes
 
 GATHER_SECONDS = 0.01
+LAST_WORDS_SECONDS = 1.0
 MOST_FLOWS = 180
 """More flows than fit into one message are told as «any»."""
 
@@ -54,6 +55,12 @@ class Neighbours:
         self._due = self._due or due
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send(), name="neighbours")
+
+    async def finish(self) -> None:
+        """Say what is still to be said, if that is soon done: nobody hears of it later from a node that leaves."""
+        if self._sending is not None:
+            await asyncio.wait({self._sending}, timeout=LAST_WORDS_SECONDS)
+        await self.stop()
 
     async def stop(self) -> None:
         if self._sending is not None:

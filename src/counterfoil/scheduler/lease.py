@@ -15,8 +15,7 @@ class LeaseSweep:
         self._engine = engine
 
     async def run_once(self, now: int, limit: int) -> int:
-        await self._engine.lease.keep()
-        self._engine.look_around()
+        await self._engine.keep_lease()
         return 0
 
     async def next_due(self) -> int | None:

@@ -29,6 +29,8 @@ ROUND = 256
 """Items that one round of a sweep treats at most: they share a commit, and leave room for others in it."""
 POSTPONED_MS = 500
 """When a sweep looks again after the store was not to be had, if its interval is longer."""
+IN_OTHER_HANDS_MS = 50
+"""When a sweep looks again for what is due, but was passed over: another node has it in hand."""
 SILENCE_INTERVALS = 10
 """A sweep that has not finished a round for so many intervals (and ten seconds) is not alive."""
 
@@ -61,7 +63,8 @@ class SweepRunner:
         while self._rung:
             self._rung = False
             try:
-                items = await self.sweep.run_once(clock(), ROUND)
+                now = clock()
+                items = await self.sweep.run_once(now, ROUND)
                 due_at = await self.sweep.next_due()
             except (StoreFailure, Unavailable) as error:
                 log.warning("sweep_postponed", sweep=self.sweep.name, reason=str(error))
@@ -75,7 +78,7 @@ class SweepRunner:
             if items:
                 self._rung = True  # there may be more: look again before resting
             elif due_at is not None:
-                self._loop.wake(self.sweep.name, due_at)
+                self._loop.wake(self.sweep.name, due_at if due_at > now else clock() + IN_OTHER_HANDS_MS)
 
 
 class SweepLoop:

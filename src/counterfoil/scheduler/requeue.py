@@ -30,7 +30,8 @@ class RequeueSweep:
     async def run_once(self, now: int, limit: int) -> int:
         """How many were claimed: what finds no room stays, and is looked at again when some is free."""
         engine, slots = self._engine, self._engine.slots
-        if not engine.accepting:
+        if not engine.accepting or not engine.lease.held:
+            self._next_due = None
             return 0
         lanes = await engine.store.read("due_lanes")
         due = [lane for lane, due_at in lanes if due_at <= now]

@@ -26,7 +26,7 @@ CONFIG_VARIABLE = "COUNTERFOIL_CONFIG"
 CLIENT_VARIABLES = frozenset({"COUNTERFOIL_URL", "COUNTERFOIL_KEY"})
 """Variables of the command line as a client of a running engine: no settings, but no mistakes either."""
 BASE_URL_VARIABLE = "WEBHOOK_BASE_URL"
-UNSHOWN = frozenset({"api_keys", "receipt_secrets", "signing_secret", "store", "webhook_base_url"})
+UNSHOWN = frozenset({"api_keys", "receipt_secrets", "signing_secret", "store", "store_listen", "webhook_base_url"})
 """Settings whose values are, or may hold, a secret: errors do not repeat them."""
 
 

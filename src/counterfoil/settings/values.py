@@ -107,13 +107,19 @@ def is_base_url(text: str) -> bool:
 
 
 def is_postgres_url(text: str) -> bool:
-    """Whether it names a database; host, user and password may come from the environment, as libpq has it."""
+    """Whether it names a database; host, user and password may come from the environment, as libpq has it.
+
+    A password with a bare slash or at-sign in it would end up in other parts of the URL, which errors show.
+    """
     try:
         parts = urlsplit(text)
-        _ = parts.port
     except ValueError:
         return False
-    return parts.scheme in ("postgresql", "postgres") and text.isprintable() and "://" in text
+    hosts = parts.netloc.rpartition("@")[2]
+    ports = [port for _, port in re.findall(r"(\]|[^:\],]):([^,\]]*)(?=,|$)", hosts)]
+    clean = text.isprintable() and parts.netloc.count("@") <= 1 and "@" not in parts.path
+    named = parts.scheme in ("postgresql", "postgres") and "://" in text
+    return named and clean and all(port.isdigit() for port in ports)
 
 
 def sqlite_file(url: str) -> str:

@@ -33,6 +33,9 @@ from counterfoil.store.world import World
 
 Answer = TypeVar("Answer")
 
+TOLD_AGAIN_SECONDS = 5.0
+"""How often the log is told that the store still fails: a busy engine fails hundreds of batches a second then."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -74,6 +77,31 @@ class CommitMetrics(Protocol):
     def store_failed(self) -> None: ...
 
 
+class Outage:
+    """What the log is told of a store that fails: at once, again from time to time, and when it is over."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+        self._told = 0.0
+        self._commands = 0
+
+    def failed(self, failure: StoreFailure, commands: int) -> None:
+        now = time.monotonic()
+        self._commands += commands
+        if self._began is None or now - self._told >= TOLD_AGAIN_SECONDS:
+            log.error("store_unavailable", reason=str(failure), commands=self._commands)
+            self._began = now if self._began is None else self._began
+            self._told = now
+            self._commands = 0
+
+    def over(self) -> None:
+        """A batch was committed."""
+        if self._began is not None:
+            log.info("store_available", after_seconds=round(time.monotonic() - self._began, 3), commands=self._commands)
+            self._began = None
+            self._commands = 0
+
+
 class GroupCommit:
     """The one writer of a process."""
 
@@ -97,6 +125,7 @@ class GroupCommit:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._outage = Outage()
         self._doubtful: tuple[World, Callable[[], Awaitable[bool]]] | None = None
         self.prepare: Callable[[World], None] = lambda world: None
         """Called with the empty world of each batch: where the engine puts its capacity."""
@@ -185,7 +214,7 @@ class GroupCommit:
             await execution
         except StoreFailure as failure:
             self._metrics.store_failed()
-            log.error("store_unavailable", reason=str(failure), commands=len(batch))  # noqa: TRY400 (no bug: no trace)
+            self._outage.failed(failure, len(batch))
             batch.fail(Unavailable("the store cannot be written now, send it again later"))
         except CommitUnknown as unknown:
             self._metrics.store_failed()
@@ -196,6 +225,7 @@ class GroupCommit:
             log.exception("batch_failed", commands=len(batch))
             batch.fail(InternalError())
         else:
+            self._outage.over()
             self._follow_up(batch.world, len(batch))
             self._metrics.committed(len(batch), time.perf_counter() - started)
         self._metrics.set_backlog(len(self._queue))

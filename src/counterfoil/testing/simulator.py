@@ -1,6 +1,6 @@
 """A whole engine in a test's hand: its database is real, its network, its clock and its crashes are the test's.
 
-    async with Simulator(tmp_path / "counterfoil.db") as simulator:
+    async with Simulator(tmp_path / "counterfoil.db") as simulator:     # or "postgresql://localhost/some_database"
         await simulator.engine.put_step("resize", StepDefinition(endpoint="http://worker/resize"))
         await simulator.engine.start_flow(StartFlow(goals=["resize"]))
         [call] = simulator.network.waiting()
@@ -8,17 +8,21 @@
         simulator.clock.advance(1_000)
         await simulator.sweep(SweepName.REQUEUE)            # the second attempt is on the wire
         await simulator.crash()
-        await simulator.start()                             # another process, the same file
+        await simulator.start()                             # another process, the same database
 
 Nothing happens by itself: no sweep runs and no time passes unless the test says so. What a commit makes ready is on
 the (simulated) wire when the command that committed it returns.
+
+On PostgreSQL the database must be the test's own; its schema is made where there is none. Leases are counted by the
+server's clock, which the simulated one does not move: a lease holds until the engine is stopped or crashed, and a crash
+is told only after the lease has ended, so that the next process finds what the dead one was sending.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -36,13 +40,14 @@ from counterfoil.engine.wakeups import SweepName
 from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler.cancel_calls import CancelCallSweep
 from counterfoil.scheduler.deadlines import DeadlineSweep
+from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
 from counterfoil.scheduler.requeue import RequeueSweep
 from counterfoil.scheduler.sweep import Sweep
 from counterfoil.store.batch import Batch
 from counterfoil.store.doctor import Finding
-from counterfoil.store.sqlite.doctor import examine
-from counterfoil.store.sqlite.store import SqliteStore
+from counterfoil.store.protocol import Store
+from counterfoil.testing.database import database_at
 
 START_MS = 1_800_000_000_000
 SWEEP_LIMIT = 256
@@ -164,7 +169,7 @@ class CrashPoint(Enum):
 class _HaltingStore:
     """The real store, whose next commit can be caught at a point, for ever: what comes then is the crash."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.open = store.open
         self.close = store.close
         self.read = store.read
@@ -173,10 +178,17 @@ class _HaltingStore:
         self.leave = store.leave
         self.notify = store.notify
         self.receipt_secret = store.receipt_secret
-        self.heard: Callable[[str], None] = lambda message: None
         self.point: CrashPoint | None = None
         self.reached = asyncio.Event()
         self._store = store
+
+    @property
+    def heard(self) -> Callable[[str], None]:
+        return self._store.heard
+
+    @heard.setter
+    def heard(self, listener: Callable[[str], None]) -> None:
+        self._store.heard = listener
 
     async def execute(self, batch: Batch) -> None:
         await self._halt_at(CrashPoint.BEFORE_COMMIT)
@@ -190,14 +202,17 @@ class _HaltingStore:
 
 
 class Simulator:
-    """An engine on a real SQLite file that can be stopped, crashed and started again, as often as a test likes."""
+    """An engine on a real database that can be stopped, crashed and started again, as often as a test likes.
+
+    ``place`` is the path of a SQLite file, or the ``postgresql://`` URL of a database that nobody else uses.
+    """
 
     engine: Engine
-    store: SqliteStore
+    store: Store
 
     def __init__(
         self,
-        path: Path,
+        place: Path | str,
         *,
         defaults: WorkDefaults | None = None,
         limits: Limits | None = None,
@@ -205,11 +220,12 @@ class Simulator:
         signer: MessageSigner | None = None,
         verifier: MessageVerifier | None = None,
     ) -> None:
-        self.path = path
+        self.place = place
         self.clock = StillClock()
         self.network = Network()
         self.defaults = defaults or WorkDefaults(jitter=False)
-        self.limits = limits
+        self._database = database_at(place)
+        self.limits = replace(limits or Limits(), lease_ms=self._database.lease_ms)
         self.wakeups: list[tuple[SweepName, int | None]] = []
         """When the engine asked for which sweep, since it was started; nothing here answers."""
         self._retry_after_limit_ms = retry_after_limit_ms
@@ -230,8 +246,8 @@ class Simulator:
             await self.crash()
 
     async def start(self) -> Engine:
-        """A new process: another node id, nothing known but what the file holds."""
-        self.store = SqliteStore(self.path, self.clock, self.defaults)
+        """A new process: another node id, nothing known but what the database holds."""
+        self.store = self._database.make_store(self.clock, self.defaults)
         self._caught = _HaltingStore(self.store)
         await self.store.open()
         context = EngineContext(
@@ -257,8 +273,10 @@ class Simulator:
             DeadlineSweep(self.engine),
             OrphanSweep(self.engine),
             CancelCallSweep(self.engine),
+            LeaseSweep(self.engine),
         ]
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
+        await self.engine.lease.keep()
         others = asyncio.all_tasks()
         self.engine.start()
         self._background = asyncio.all_tasks() - others
@@ -272,11 +290,16 @@ class Simulator:
         return left
 
     async def crash(self) -> None:
-        """Be gone as after kill -9: nobody finishes anything, the file stays as the last commit left it."""
+        """Be gone as after kill -9: nobody finishes anything, the database stays as the last commit left it.
+
+        A transaction that was under way is cut off, not rolled back politely. If the node had a lease it has lapsed.
+        """
         tasks = [*self._background, *self.network.drop()]
         for task in tasks:
             task.cancel()
+        await self.engine.neighbours.stop()
         await self._leave(tasks)
+        await self._database.bury(self.engine.context.node_id)
 
     async def crash_during(self, action: Coroutine[Any, Any, Any], point: CrashPoint) -> bool:
         """Crash when the commit of an action gets to a point; False: it submitted nothing, and ended before."""
@@ -300,8 +323,8 @@ class Simulator:
         return await self._sweeps[name].next_due()
 
     def examine(self) -> list[Finding]:
-        """What the doctor finds in the file, which may be in use."""
-        return examine(self.path, self.defaults)
+        """What the doctor finds in the database, which may be in use."""
+        return self._database.examine(self.defaults)
 
     async def _leave(self, tasks: list[asyncio.Task[Any]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)

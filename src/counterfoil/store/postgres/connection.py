@@ -23,7 +23,7 @@ else:
 CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 1.5
 """How long somebody waits for a new connection who has somebody waiting himself."""
-CLOSE_SECONDS = 2.0
+CLOSE_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 

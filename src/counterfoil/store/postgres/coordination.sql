@@ -22,6 +22,10 @@ FROM (SELECT unnest($1::text[]) AS step_id ORDER BY 1) AS wanted;
 SELECT coalesce(bool_and(pg_try_advisory_xact_lock(hashtextextended('counterfoil.parallelism.' || step_id, 0))), TRUE)
 FROM (SELECT unnest($1::text[]) AS step_id ORDER BY 1) AS wanted;
 
+-- name: lock_register
+-- The right to change which version of a step is current: one batch at a time, for its rows are in any order.
+SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.register', 0));
+
 -- name: check_leases
 -- Which of some nodes may send what they claim: those whose lease has not lapsed.
 SELECT n.node_id FROM nodes AS n WHERE n.node_id = ANY($1::text[]) AND n.lease_until > clock_timestamp();

@@ -42,15 +42,13 @@ log = structlog.get_logger(__name__)
 
 
 class Pulse:
-    """Runs beside the store from ``start`` to ``stop``.
+    """Runs beside the store from ``start`` to ``stop``."""
 
-    ``pooled``: between us and the server is somebody who gives connections other names; then it is only asked whether
-    anybody answers.
-    """
-
-    def __init__(self, gate: Gate, *, pooled: bool) -> None:
+    def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._pooled = pooled
+        self.pooled = False
+        """Between us and the server is a pooler, by which the server cannot tell which connection is ours: then it is
+        only asked whether anybody answers."""
         self._waiting: dict[Connection, float] = {}
         self._idle: dict[Connection, tuple[Any, float]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -93,7 +91,7 @@ class Pulse:
 
     async def _find_lost(self, suspects: list[Connection]) -> dict[Connection, str]:
         """Those of the connections on which no answer will ever come, each with the reason."""
-        by_pid = {} if self._pooled else {one.get_server_pid(): one for one in suspects if not one.is_closed()}
+        by_pid = {} if self.pooled else {one.get_server_pid(): one for one in suspects if not one.is_closed()}
         try:
             known = await self._ask(list(by_pid))
         except Unreachable as failure:
@@ -118,7 +116,7 @@ class Pulse:
         connection = await self._gate.connect(PATIENCE_SECONDS)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                if self._pooled:
+                if self.pooled:
                     await connection.execute("SELECT 1")
                     return {}
                 return {row[0]: row[1] for row in await connection.fetch(_ASK, pids)}

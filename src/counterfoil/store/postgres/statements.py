@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,12 @@ from counterfoil.store.writing import Write
 PACKAGE = "counterfoil.store.postgres"
 QUERIES = load_queries(PACKAGE)
 COORDINATION = load_queries(PACKAGE, "coordination.sql")
+"""Queries that only a store of several nodes needs."""
 
+SEPARATOR = "\x1f"
+ABSENT = "\x1e"
+_ARRAY = re.compile(r"\$(\d+)::(\w+)\[\]")
+_PACKED = r"string_to_array($\1, chr(31), chr(30))::\2[]"
 _NAMED = re.compile(r"(?<![:\w]):([a-z_]+)")
 _NUMBERED = re.compile(r"\$(\d+)")
 
@@ -27,6 +33,28 @@ def with_parameters(query: str, parameters: dict[str, Any]) -> tuple[str, list[A
     """A query whose parameters have names, and their values in its order."""
     text, names = _numbered(query)
     return text, [parameters[name] for name in names]
+
+
+def packed(text: str) -> str:
+    """A statement that takes each of its arrays as one text. Handing over an array costs far more, value by value."""
+    return _ARRAY.sub(_PACKED, text)
+
+
+def pack(values: Collection[Any]) -> str:
+    """An array as one text, its values separated by a character that hardly any text has."""
+    absent = 0
+    try:
+        text = SEPARATOR.join(values)
+    except TypeError:
+        text = SEPARATOR.join([ABSENT if value is None else str(value) for value in values])
+        absent = sum(1 for value in values if value is None)
+    if not text or text.count(SEPARATOR) != len(values) - 1 or text.count(ABSENT) != absent:
+        raise Unpackable
+    return text
+
+
+class Unpackable(ValueError):
+    """Some text has the separator in it, or there is nothing to separate: it must be handed over as an array."""
 
 
 @cache
@@ -50,5 +78,14 @@ def combined(writes: list[Write]) -> tuple[str, list[Any]]:
     Few texts: which tables a batch touches, not how many rows, decides on them; so prepared ones are used again.
     """
     columns = [list(zip(*write.rows, strict=True)) for write in writes]
-    text = _combined(tuple((write.query, len(own)) for write, own in zip(writes, columns, strict=True)))
-    return text, [column for own in columns for column in own]
+    shape = tuple((write.query, len(own)) for write, own in zip(writes, columns, strict=True))
+    values = [column for own in columns for column in own]
+    try:
+        return _combined_packed(shape), [pack(column) for column in values]
+    except Unpackable:
+        return _combined(shape), values
+
+
+@cache
+def _combined_packed(queries: tuple[tuple[str, int], ...]) -> str:
+    return packed(_combined(queries))

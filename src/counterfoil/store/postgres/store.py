@@ -64,7 +64,7 @@ class PostgresStore:
         self._defaults = defaults
         self._reader_count = readers
         self._gate = Gate(self.access)
-        self._pulse = Pulse(self._gate, pooled=not statement_cache)
+        self._pulse = Pulse(self._gate)
         self._writer: Connection | None = None
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._guard = secrets.randbits(62)
@@ -80,7 +80,7 @@ class PostgresStore:
             self._writer = await self._gate.connect()
             async with asyncio.timeout(STATEMENT_SECONDS):
                 await migrate(self._writer, self._clock(), upgrade=False)
-                await self._warn_of_settings(self._writer)
+                await self._look_at_server(self._writer)
             for _ in range(self._reader_count):
                 self._readers.put_nowait(await self._gate.connect())
         except FAULTS as error:
@@ -262,9 +262,16 @@ class PostgresStore:
         secret: str = (await self._fetch("SELECT secret FROM receipt_secret"))[0][0]
         return secret
 
-    async def _warn_of_settings(self, connection: Connection) -> None:
-        """A server that does not flush its commits can lose what was acknowledged: whoever runs it should know."""
+    async def _look_at_server(self, connection: Connection) -> None:
+        """What whoever runs it should know: a server that may lose commits, a pooler that may lose statements."""
         async with connection.transaction():  # for the sake of a pooler, as above
             for name in ("fsync", "synchronous_commit"):
                 if await connection.fetchval("SELECT current_setting($1)", name) == "off":
                     log.warning("store_not_durable", setting=f"{name} = off", remedy="turn it on: commits may be lost")
+            behind_pooler = await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid()
+        self._pulse.pooled = behind_pooler
+        if behind_pooler and self.access.statement_cache:
+            log.warning(
+                "store_behind_pooler",
+                remedy="if it pools transactions, set store_statement_cache to 0, and store_listen to a URL past it",
+            )

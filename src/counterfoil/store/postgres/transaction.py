@@ -3,7 +3,9 @@
 The protocol. Who changes anything of a flow holds the lock of the flow's row. A batch takes its locks in one order:
 flows by id, then cancel calls by id, then the right to count a step's active items, by step; searches come last and
 never wait. What it misses while deciding is locked without waiting; if another holds it, the batch begins again with
-everything that it now knows it needs. So batches wait for each other, but never in a circle.
+everything that it now knows it needs. Writing waits once more: for the right to change the register of steps, then for
+another batch that makes a flow of the same id, flows in the order of their ids. So batches wait for each other, but
+never in a circle.
 
 Rows are read after their locks were taken, by statements of their own: each sees all that was committed before
 (read committed). What is durable when: after COMMIT was answered. If the answer is lost, ``Unanswered`` carries the
@@ -62,7 +64,7 @@ class LeaseLost(StoreFailure):
 def begin_statement(guard: int) -> str:
     """``guard``: a lock that is the writer's own, by which it can tell later whether this transaction has ended."""
     return (
-        "BEGIN; "
+        "BEGIN ISOLATION LEVEL READ COMMITTED; "
         f"SET LOCAL lock_timeout = {LOCK_MS}; "
         f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; "
         # The number of the transaction is drawn before any of the journal: store/postgres/tail.py counts on it.
@@ -155,6 +157,8 @@ async def _write(connection: Connection, batch: Batch) -> Mark | None:
         alive = await connection.fetch(COORDINATION["check_leases"], [batch.world.node_id])
         if not alive:
             raise LeaseLost("this node's lease has lapsed: it claims nothing until it has a new one")
+    if changes.current:
+        await connection.fetch(COORDINATION["lock_register"])
     writes = list(writes_of(changes))
     text, parameters = combined(writes)
     told = await connection.fetchrow(text, *parameters)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ from counterfoil.store.batch import Batch
 from counterfoil.store.commit import StoreFailure
 from counterfoil.store.protocol import Row
 from counterfoil.store.sqlite.connection import Connection, open_reader, open_writer
+from counterfoil.store.sqlite.lock import take_lock
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION, migrate
 from counterfoil.store.sqlite.transaction import QUERIES, execute
 
@@ -46,7 +46,7 @@ class SqliteStore:
 
     async def open(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._take_lock()
+        self._lock = take_lock(self.path, "stop it, or give this one another data directory")
         self.path.touch(mode=0o600)  # what flows carry is nobody else's business
         try:
             writer = await self._open_writer()
@@ -125,21 +125,6 @@ class SqliteStore:
         if self._writer is not None and _is_broken(failure):
             connection, self._writer = self._writer, None
             await connection.close()
-
-    def _take_lock(self) -> None:
-        lock_path = self.path.with_name(self.path.name + ".lock")
-        try:
-            descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StoreFailure(f"cannot write to {self.path.parent}: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            raise StoreFailure(
-                f"another counterfoil is serving {self.path}: stop it, or give this one another data directory"
-            ) from error
-        self._lock = descriptor
 
 
 def _fetch(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]) -> list[Row]:

@@ -1,0 +1,175 @@
+"""Behind pgbouncer in transaction mode: whoever sends a statement gets another connection of the server each time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import asyncpg
+import pytest
+
+from counterfoil.domain.steps import WorkDefaults
+from counterfoil.engine import system_clock
+from counterfoil.store.postgres.store import PostgresStore
+from counterfoil.testing import Received, StepEndpoint
+from tests.acceptance.chaos import load
+from tests.acceptance.conftest import NewEngine
+from tests.acceptance.ledger import compare
+from tests.databases import NewDatabase
+from tests.eventually import eventually
+from tests.postgres import UNPRIVILEGED, free_port
+from tests.running import Connect, StartNode
+from tests.sse import event_stream
+
+pytestmark = pytest.mark.postgresql_only
+
+SECONDS_TO_THE_END = 30.0
+POOL = 3
+"""Fewer than two nodes would take for themselves."""
+CONFIGURATION = """
+[databases]
+* = host=127.0.0.1 port={server} user={user}
+
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = trust
+auth_file = {users}
+pool_mode = transaction
+default_pool_size = {pool}
+server_round_robin = 1
+logfile = {log}
+pidfile =
+"""
+
+
+@dataclass(frozen=True)
+class Pooler:
+    """A running pgbouncer: the database by way of it, and past it."""
+
+    dsn: str
+    direct: str
+    log: Path
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What an engine behind it has to be told."""
+        return {"store": self.dsn, "store_listen": self.direct, "store_statement_cache": "0"}
+
+
+@pytest.fixture
+async def pooler(new_database: NewDatabase) -> AsyncIterator[Pooler]:
+    program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+    if program is None:
+        pytest.skip("pgbouncer is not installed: nothing was tested behind it")
+    direct = new_database()
+    home = Path(tempfile.mkdtemp(prefix="counterfoil-pgbouncer-"))
+    home.chmod(0o755)
+    pooler = configure(home, direct)
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *("-u", UNPRIVILEGED) if os.geteuid() == 0 else (),
+        str(home / "pgbouncer.ini"),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        await eventually(lambda: pooler.log.exists() and "process up" in pooler.log.read_text(), what="pgbouncer")
+        yield pooler
+    finally:
+        process.kill()
+        await process.wait()
+        shutil.rmtree(home)
+
+
+def configure(home: Path, direct: str) -> Pooler:
+    """Write what pgbouncer reads, and make what it writes."""
+    parts, port, log = urlsplit(direct), free_port(), home / "log"
+    log.touch()
+    log.chmod(0o666)
+    (home / "users").write_text(f'"{parts.username}" ""\n')
+    (home / "pgbouncer.ini").write_text(
+        CONFIGURATION.format(
+            server=parts.port, user=parts.username, port=port, users=home / "users", pool=POOL, log=log
+        )
+    )
+    return Pooler(f"postgresql://{parts.username}@127.0.0.1:{port}{parts.path}", direct, log)
+
+
+async def test_two_nodes_under_load(
+    pooler: Pooler, start_node: StartNode, new_engine: NewEngine, endpoint: StepEndpoint
+) -> None:
+    """Everything ends, and nothing that anybody was told changes."""
+    engine = new_engine(**pooler.settings, log_level="warning")
+    node, _ = await asyncio.gather(start_node(**pooler.settings), engine.start())
+    async with load(endpoint, seed=5) as chaos:
+        chaos.urls = [node.url, engine.url]
+        await chaos.register()
+        chaos.open(customers=12)
+        await eventually(lambda: len(chaos.ledger.accepted) > 100, within=30)
+        await chaos.close(SECONDS_TO_THE_END)
+        await chaos.idle(SECONDS_TO_THE_END)
+        await compare(chaos.ledger, chaos.call, SECONDS_TO_THE_END)
+    assert chaos.ledger.tried_again == {}, "nobody was refused"
+    assert await engine.stop() == 0
+    assert "prepared statement" not in engine.output() + pooler.log.read_text()
+
+
+async def test_nodes_hear_each_other_past_it(
+    pooler: Pooler, start_node: StartNode, connect: Connect, endpoint: StepEndpoint, session: aiohttp.ClientSession
+) -> None:
+    """Word goes out through the pooler and is heard on a connection past it."""
+    nodes = [await start_node(**pooler.settings, lease_ms=60_000) for _ in range(2)]
+    await nodes[0].engine.engine.keep_lease()  # so that it knows of the second without waiting for its next renewal
+    apis = [connect(node) for node in nodes]
+    await apis[0].put_step("job", endpoint.url("/job"))
+    flow_id = await apis[0].start("job")
+    received = await endpoint.received("/job")
+    async with event_stream(session, f"{apis[1].url}/api/v1/flows/{flow_id}/stream") as stream:
+        await stream.until("work_acknowledged")
+        await apis[0].succeed(received)
+        await stream.until("flow_completed", within=5)
+
+
+async def test_who_forgets_the_settings_is_told(pooler: Pooler, capsys: pytest.CaptureFixture[str]) -> None:
+    for cache, told in ((0, False), (1024, True)):
+        store = PostgresStore(pooler.dsn, system_clock, WorkDefaults(), listen_dsn=pooler.direct, statement_cache=cache)
+        await store.open()
+        await store.close()
+        assert ("store_behind_pooler" in capsys.readouterr().out) is told
+    store = PostgresStore(pooler.direct, system_clock, WorkDefaults())
+    await store.open()
+    await store.close()
+    assert "store_behind_pooler" not in capsys.readouterr().out
+
+
+async def test_restarted(pooler: Pooler, start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
+    """The server's connections are cut behind the pooler's back: the engine goes on."""
+    api = connect(await start_node(**pooler.settings))
+    await api.put_step("job", endpoint.url("/job"))
+    for number in range(3):
+        flow_id = await api.start("job")
+        received = await endpoint.received("/job", number + 1)
+        await api.until_acknowledged(flow_id)
+        connection = await asyncpg.connect(pooler.direct)
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid()"
+        )
+        await connection.close()
+
+        async def completed(received: Received = received) -> bool:
+            reply = await api.complete(received, {"success": True})
+            assert reply.status in (200, 503) or reply.code == "ALREADY_SUCCEEDED", reply.content
+            return reply.status != 503
+
+        await eventually(completed)
+        assert (await api.final(flow_id))["status"] == "completed"

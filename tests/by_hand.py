@@ -1,0 +1,82 @@
+"""A hand in the database beside the engine that uses it: to look, to break something, to make writing fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+Place = Path | str
+"""Where a database is: the path of a SQLite file, or the URL of a PostgreSQL database."""
+
+
+def by_hand(place: Place, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements, each for itself; the rows of the last one."""
+    if isinstance(place, Path):
+        return _on_sqlite(place, statements)
+    with ThreadPoolExecutor(1) as apart:  # whether or not this thread has an event loop
+        return apart.submit(asyncio.run, _on_postgresql(place, statements)).result()
+
+
+def break_it(place: Place, *statements: str) -> None:
+    """Change what the database holds; each statement must have found something to change."""
+    for statement in statements:
+        assert by_hand(place, f"{statement} RETURNING 1"), f"nothing was broken by {statement}"
+
+
+@contextlib.contextmanager
+def full_disk(place: Place) -> Iterator[None]:
+    """Nothing that tells of a change can be written, so no change can."""
+    yield from _trigger(
+        place,
+        "INSERT ON journal",
+        sqlite="SELECT RAISE(ABORT, 'disk full');",
+        postgresql="RAISE EXCEPTION USING ERRCODE = 'disk_full';",
+    )
+
+
+@contextlib.contextmanager
+def stubborn_work(place: Place) -> Iterator[None]:
+    """Work items stay as they are, whoever changes them, and nobody is told: what only a bug or another hand does."""
+    yield from _trigger(place, "UPDATE ON work", sqlite="SELECT RAISE(IGNORE);", postgresql="RETURN NULL;")
+
+
+def _trigger(place: Place, when: str, *, sqlite: str, postgresql: str) -> Iterator[None]:
+    table = when.rpartition(" ")[2]
+    if isinstance(place, Path):
+        by_hand(place, f"CREATE TRIGGER by_hand BEFORE {when} BEGIN {sqlite} END")
+        yield
+        by_hand(place, "DROP TRIGGER by_hand")
+        return
+    by_hand(
+        place,
+        f"CREATE FUNCTION by_hand() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {postgresql} END $$",
+        f"CREATE TRIGGER by_hand BEFORE {when} FOR EACH ROW EXECUTE FUNCTION by_hand()",
+    )
+    yield
+    by_hand(place, f"DROP TRIGGER by_hand ON {table}", "DROP FUNCTION by_hand")
+
+
+def _on_sqlite(path: Path, statements: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        rows: list[tuple[Any, ...]] = []
+        for statement in statements:
+            rows = connection.execute(statement).fetchall()
+        return rows
+
+
+async def _on_postgresql(url: str, statements: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        rows: list[tuple[Any, ...]] = []
+        for statement in statements:
+            rows = [tuple(row) for row in await connection.fetch(statement)]
+        return rows
+    finally:
+        await connection.close()

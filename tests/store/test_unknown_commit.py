@@ -1,0 +1,198 @@
+"""A commit whose answer is lost: the database is asked whether it holds, and everybody is told what it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from counterfoil.domain.events import EventType
+from counterfoil.domain.results import StepResult
+from counterfoil.engine.complete import Complete, Completion
+from counterfoil.engine.steps import PutStep
+from counterfoil.store.commit import StoreFailure
+from counterfoil.store.postgres.connection import Connection
+from counterfoil.store.postgres.store import PostgresStore
+from counterfoil.store.protocol import Store
+from counterfoil.store.world import World
+from counterfoil.testing.simulator import StillClock
+from tests.eventually import eventually
+from tests.postgres import free_port
+from tests.proxy import CommitFault, Proxy
+from tests.store.backends import NewConnection
+from tests.store.nodes import LEASE_MS, Node, add_item, register, success
+from tests.store.records import DEFAULTS, RETRY, step_version
+
+pytestmark = pytest.mark.postgresql_only
+
+HOLDING: list[CommitFault] = ["answered"]
+"""Faults after which the commit holds for certain."""
+LOST: list[CommitFault] = ["lost"]
+"""Faults after which it does not."""
+EITHER: list[CommitFault] = ["forwarded"]
+
+
+@pytest.fixture
+def proxy(store: Store) -> Iterator[Proxy]:
+    assert isinstance(store, PostgresStore)
+    with Proxy(store.access.dsn) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def node(store: Store, proxy: Proxy, clock: StillClock) -> AsyncIterator[Node]:
+    """A node that reaches the database by way of the proxy; ``store`` is the straight way, to see the truth."""
+    await register(store)
+    await add_item(store, "work")
+    through = PostgresStore(proxy.dsn, clock, DEFAULTS)
+    await through.open()
+    node = Node("node", through, clock)
+    await node.start()
+    yield node
+    await node.stop()
+    await through.close()
+
+
+def once(proxy: Proxy, fault: CommitFault, *, then_unreachable: bool = False) -> None:
+    """Let the next commit meet with a fault, and only that one."""
+
+    def on_commit() -> CommitFault | None:
+        proxy.on_commit = lambda: None
+        if then_unreachable:
+            proxy.target = free_port()
+        return fault
+
+    proxy.on_commit = on_commit
+
+
+async def told(store: Store) -> list[str]:
+    return [row[1] for row in await store.read("journal_of_flow", flow_id="work", after=0, limit=99)]
+
+
+ENDED = ["work_succeeded", "step_completed", "flow_completed"]
+
+
+@pytest.mark.parametrize("fault", [*HOLDING, *LOST, *EITHER])
+async def test_it_is_answered_by_what_the_database_holds(
+    store: Store, proxy: Proxy, node: Node, fault: CommitFault
+) -> None:
+    """Where it holds, as done; where it does not, it is done again: either way once, and nobody notices."""
+    once(proxy, fault)
+    answers = await asyncio.gather(*(node.outcome(success(name)) for name in ("work", "unknown")))
+    assert answers == ["accepted", "UNKNOWN_RECEIPT"]
+    assert await told(store) == ENDED
+    assert len(node.committed) == 1
+    assert proxy.commits in {"answered": (1,), "lost": (2,), "forwarded": (1, 2)}[fault]
+    assert await node.outcome(success("work")) == "ALREADY_SUCCEEDED"
+
+
+@pytest.mark.parametrize("fault", [*HOLDING, *LOST])
+async def test_while_nobody_can_be_asked_nobody_is_told_and_nothing_written(
+    store: Store, proxy: Proxy, node: Node, fault: CommitFault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("counterfoil.store.postgres.store.DOUBT_SECONDS", 0.3)
+    target = proxy.target
+    once(proxy, fault, then_unreachable=True)
+    assert await node.outcome(success("work", 1)) == "UNAVAILABLE"
+    assert await told(store) == (ENDED if fault in HOLDING else [])
+    assert await node.outcome(PutStep(step_version("other"))) == "UNAVAILABLE", "nothing before that is known"
+    assert node.committed == []
+    proxy.target = target
+    answer = await eventually(lambda: available(node, success("work", 1)), what="the database")
+    assert answer == ("ALREADY_SUCCEEDED" if fault in HOLDING else "accepted")
+    assert await told(store) == ENDED
+    followed = [event.type for world in node.committed for event in world.changes.events]
+    assert followed == [EventType(kind) for kind in ENDED], "what held is acted upon, once"
+
+
+async def available(node: Node, command: Complete) -> str | None:
+    answer = await node.outcome(command)
+    return None if answer == "UNAVAILABLE" else answer
+
+
+SLOW_COMMITS = """
+    CREATE FUNCTION hesitate() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$;
+    CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON journal DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION hesitate()
+"""
+"""Every commit that tells the journal of something waits as long as somebody holds the lock 1."""
+
+
+@pytest.mark.parametrize("end", ["commits", "dies"])
+async def test_a_commit_that_is_still_under_way_is_waited_for(
+    store: Store, proxy: Proxy, node: Node, new_connection: NewConnection, end: str
+) -> None:
+    """The connection is gone, but the server is still about to commit: what is not there yet may come, or may not."""
+    holding, eye = await new_connection(), await new_connection()
+    await eye.execute(SLOW_COMMITS)
+    await holding.execute("SELECT pg_advisory_lock(1)")
+    once(proxy, "forwarded")
+    answering = asyncio.create_task(node.outcome(success("work")))
+    await eventually(lambda: is_waiting(eye, 2), what="the commit, and whoever asks after it")
+    assert not answering.done()
+    if end == "dies":
+        committing = "SELECT pid FROM pg_stat_activity WHERE query = 'COMMIT' AND state = 'active'"
+        await eye.fetch(f"SELECT pg_terminate_backend(pid, 5000) FROM ({committing}) AS it")
+    await holding.execute("SELECT pg_advisory_unlock(1)")
+    assert await answering == "accepted"
+    assert await told(store) == ENDED
+    assert proxy.commits == (1 if end == "commits" else 2), "it is done again only if it does not hold"
+
+
+async def is_waiting(eye: Connection, count: int) -> bool:
+    waiting: int = await eye.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    return waiting == count
+
+
+@pytest.mark.parametrize("fault", [*HOLDING, *LOST])
+async def test_what_tells_the_journal_nothing_may_simply_be_done_again(
+    store: Store, proxy: Proxy, node: Node, fault: CommitFault
+) -> None:
+    once(proxy, fault)
+    assert await node.outcome(PutStep(step_version("other"))) == "UNAVAILABLE"
+    assert await node.outcome(PutStep(step_version("other"))) == ("False" if fault in HOLDING else "True")
+    assert len(await store.read("list_steps")) == 2
+
+
+async def test_a_connection_that_breaks_before_the_commit_is_not_noticed(
+    store: Store, proxy: Proxy, node: Node
+) -> None:
+    cuts: list[int] = []
+
+    class CutOff(Complete):
+        def decide(self, world: World, now: int) -> Completion:
+            if not cuts:
+                cuts.append(proxy.cut())
+            return super().decide(world, now)
+
+    assert await node.outcome(CutOff("work", StepResult(success=True), RETRY)) == "accepted"
+    assert cuts[0] >= 1
+    assert await told(store) == ENDED
+    assert len(node.committed) == 1
+
+
+async def test_connections_that_broke_while_nobody_used_them_are_not_noticed(
+    store: Store, proxy: Proxy, node: Node
+) -> None:
+    await node.store.read("last_seq")
+    proxy.cut()
+    assert await node.store.read("last_seq") == [(0,)]
+    assert await node.outcome(success("work")) == "accepted"
+    assert await told(store) == ENDED
+
+
+async def test_without_a_database_everything_is_unavailable_and_then_goes_on(
+    store: Store, proxy: Proxy, node: Node
+) -> None:
+    proxy.refuse()
+    for _ in range(3):
+        assert await node.outcome(success("work")) == "UNAVAILABLE"
+        with pytest.raises(StoreFailure):
+            await node.store.read("last_seq")
+        with pytest.raises(StoreFailure):
+            await node.store.renew("node", LEASE_MS)
+    proxy.admit()
+    assert await eventually(lambda: available(node, success("work")), what="the database") == "accepted"
+    assert await told(store) == ENDED
