@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import orjson
@@ -44,7 +43,7 @@ class Guarded:
 
 
 @pytest.fixture
-async def guarded(new_cluster: NewCluster) -> AsyncIterator[Guarded]:
+async def guarded(new_cluster: NewCluster) -> Guarded:
     cluster = new_cluster()
     rules = cluster.data / "pg_hba.conf"
     rules.write_text(f"host all app 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
@@ -52,7 +51,7 @@ async def guarded(new_cluster: NewCluster) -> AsyncIterator[Guarded]:
     await guarded.do(
         f"CREATE ROLE app LOGIN PASSWORD '{PASSWORD}'", "CREATE DATABASE app OWNER app", "SELECT pg_reload_conf()"
     )
-    yield guarded
+    return guarded
 
 
 async def failure(dsn: str, tmp_path: Path) -> str:
@@ -80,17 +79,16 @@ async def test_why_it_cannot_start(guarded: Guarded, tmp_path: Path) -> None:
     assert "read-only" in await failure(guarded.dsn(), tmp_path)
 
 
-@pytest.mark.parametrize("password", ["se/same", "se?same", "se#same", "se@same", "open:se/same", "%zz/same"])
+@pytest.mark.parametrize("password", ["12/qqq", "12?qqq", "12#qqq", "zqq@qqq", "zqq/qqq", "%2/qqq"])
 async def test_a_password_that_is_not_written_as_a_url_wants_it(password: str, tmp_path: Path) -> None:
-    """What is wrong is said without repeating any of it, whatever the driver takes for host or port."""
+    """What is wrong is said without repeating any of it, whatever is taken for host, port and path."""
     try:
-        settings = Settings(data=tmp_path, port=0, store=f"postgresql://app:{password}@127.0.0.1:1/app")
+        settings = Settings(data=tmp_path, port=0, store=f"postgresql://localhost:{password}@127.0.0.1:1/app")
     except ValueError as error:
         text = str(error)
     else:
         text = await failure(settings.store, tmp_path)
-    assert "same" not in text
-    assert "se" not in text.replace("user", "").replace("used", "").replace("base", ""), text
+    assert "qq" not in text
 
 
 async def test_nobody_is_there(tmp_path: Path) -> None:
@@ -127,7 +125,7 @@ async def test_refused_while_it_runs(guarded: Guarded, new_engine: NewEngine, cl
         assert (await api.get("/healthz")).status == 200
         await guarded.do(relent)
         await eventually(lambda: is_ready(api))
-        (await api.post("/api/v1/flows", {"goals": ["job"]})).refused(422, "UNKNOWN_GOAL")
+        (await api.post("/api/v1/flows", {"goals": ["job"]})).refused(404, "UNKNOWN_STEP")
     await guarded.do("DROP DATABASE app WITH (FORCE)")
     await eventually(lambda: is_refused(api))
     assert await engine.stop() == 0

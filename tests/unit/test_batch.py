@@ -1,8 +1,8 @@
-"""A batch: rounds until nothing is missed, searches that become commands, and beginning again as if for the first time."""
+"""A batch: rounds until nothing is missed, searches that become commands, and beginning again as if at first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -241,8 +241,8 @@ def test_a_list_that_is_no_search_is_just_an_answer() -> None:
 
 
 @pytest.fixture
-def missing() -> Iterator[list[Note]]:
-    yield [Note("a", look_at("x")), Note("b"), Note("c", refuse)]
+def missing() -> list[Note]:
+    return [Note("a", look_at("x")), Note("b"), Note("c", refuse)]
 
 
 def test_a_batch_that_begins_again_knows_nothing_but_what_it_will_miss(missing: list[Note]) -> None:

@@ -23,9 +23,9 @@ from counterfoil.engine.start import Start
 from counterfoil.engine.steps import DeleteStep, PutStep
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.batch import Batch, Command
-from counterfoil.store.commit import GroupCommit
-from counterfoil.store.sqlite.store import SqliteStore
+from counterfoil.store.commit import CommitUnknown, GroupCommit, StoreFailure
 from counterfoil.store.needs import Needs
+from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import load, write
@@ -188,14 +188,6 @@ async def test_what_was_missed_is_looked_at_again_once_it_is_loaded(rig: Rig) ->
     assert looks == ["known", "known,unknown", "known"] * 2 + ["known,unknown"], "the others are not decided again"
     assert await rig.steps() == ["a", "b", "c", "d", "known"]
     assert sorted(await rig.told()) == ["a", "b", "c", "d", "known"], "deciding twice tells once"
-
-
-async def test_what_several_missed_is_loaded_once_for_all() -> None:
-    world = World({})
-    batch = Batch([(Put(str(n), lambda w: w.current_version("same")), print) for n in range(9)], world, CLOCK)
-    assert batch.decide() == Needs(steps={"same"})
-    world.add_current("same", None)
-    assert batch.decide() is None
 
 
 async def test_what_is_not_there_is_not_looked_for_for_ever(rig: Rig) -> None:
@@ -376,3 +368,135 @@ async def test_a_flow_keeps_a_version_that_was_current_for_a_moment_only(rig: Ri
     assert rig.watched.batches == [3]
     world = await load(rig.store, Needs(versions={first.version}))
     assert world.version(first.version) == first, "another process can go on with the flow"
+
+
+# A commit of which nobody knows whether it holds ------------------------------------------------------------------
+
+
+class Doubtful(Watched):
+    """The real store, but a commit may be in doubt: it was made or not, and who asks learns it when the test allows."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.doubts: list[bool] = []
+        """What becomes of the next commits: whether they hold. Commits that are not named here are answered."""
+        self.known = True
+        self.asked = 0
+
+    def execute(self, batch: Batch) -> Awaitable[None]:
+        return self._execute(batch) if self.doubts else super().execute(batch)
+
+    async def _execute(self, batch: Batch) -> None:
+        holds = self.doubts.pop(0)
+        if holds:
+            await super().execute(batch)
+
+        async def resolve() -> bool:
+            self.asked += 1
+            if not self.known:
+                raise StoreFailure("the database is still away")
+            return holds
+
+        raise CommitUnknown(resolve)
+
+
+@pytest.fixture
+async def doubtful(store: SqliteStore) -> AsyncIterator[tuple[Doubtful, Rig, list[list[str]]]]:
+    """The store, a writer on it, and what follows from its commits: the steps that each has changed."""
+    backend = Doubtful(store)
+    commit = group_commit(backend)
+    followed: list[list[str]] = []
+    commit.committed = lambda world: followed.append(sorted(world.changes.current))
+    commit.start()
+    yield backend, Rig(store, backend, commit), followed
+    await commit.close()
+
+
+Doubt = tuple[Doubtful, Rig, list[list[str]]]
+
+
+async def test_nobody_is_told_that_it_was_done_while_that_is_not_known(doubtful: Doubt) -> None:
+    backend, rig, followed = doubtful
+    backend.doubts = [True]
+    assert kinds(await rig.answers(Put("a"), Put("b", refuse))) == [Unavailable] * 2
+    assert followed == []
+    assert backend.asked == 0, "whoever comes next asks"
+
+
+@pytest.mark.parametrize("holds", [True, False])
+async def test_the_next_batch_asks_first_and_what_holds_is_acted_upon_before_it(
+    doubtful: Doubt, *, holds: bool
+) -> None:
+    backend, rig, followed = doubtful
+    backend.doubts = [holds]
+    await rig.answers(Put("a"))
+    assert await rig.answers(Put("b")) == ["b"]
+    assert followed == ([["a"], ["b"]] if holds else [["b"]])
+    assert await rig.steps() == (["a", "b"] if holds else ["b"])
+    assert await rig.answers(Put("c")) == ["c"]
+    assert (backend.asked, followed[-1]) == (1, ["c"]), "it is settled once"
+
+
+@pytest.mark.parametrize("holds", [True, False])
+async def test_nothing_is_written_as_long_as_it_cannot_be_told(doubtful: Doubt, *, holds: bool) -> None:
+    backend, rig, followed = doubtful
+    backend.doubts, backend.known = [holds], False
+    await rig.answers(Put("a"))
+    written = rig.written()
+    for number in range(1, 4):
+        assert kinds(await rig.answers(Put("b"))) == [Unavailable]
+        assert (backend.asked, rig.written(), followed) == (number, written, [])
+    backend.known = True
+    assert await rig.answers(Put("b")) == ["b"]
+    assert followed == ([["a"], ["b"]] if holds else [["b"]])
+
+
+async def test_the_batch_that_asks_may_itself_be_in_doubt(doubtful: Doubt) -> None:
+    backend, rig, followed = doubtful
+    backend.doubts = [True, False, True]
+    for name in ("a", "b", "c"):
+        assert kinds(await rig.answers(Put(name))) == [Unavailable]
+    assert await rig.answers(Put("d")) == ["d"]
+    assert followed == [["a"], ["c"], ["d"]]
+    assert await rig.steps() == ["a", "c", "d"]
+
+
+async def test_what_follows_from_a_commit_that_holds_cannot_keep_the_next_from_being_written(doubtful: Doubt) -> None:
+    backend, rig, _ = doubtful
+    backend.doubts = [True]
+    await rig.answers(Put("a"))
+
+    def committed(world: World) -> None:
+        raise ZeroDivisionError
+
+    rig.commit.committed = committed
+    assert await rig.answers(Put("b")) == ["b"]
+    assert backend.asked == 1
+
+
+async def test_a_bug_in_asking_leaves_the_doubt(doubtful: Doubt) -> None:
+    backend, rig, followed = doubtful
+    backend.doubts = [True]
+    await rig.answers(Put("a"))
+    assert rig.commit._doubtful is not None
+    world, resolve = rig.commit._doubtful
+
+    async def broken() -> bool:
+        raise ZeroDivisionError
+
+    rig.commit._doubtful = (world, broken)
+    assert kinds(await rig.answers(Put("b"))) == [InternalError]
+    rig.commit._doubtful = (world, resolve)
+    assert await rig.answers(Put("b")) == ["b"]
+    assert followed == [["a"], ["b"]]
+
+
+async def test_a_doubt_keeps_nobody_from_stopping(doubtful: Doubt) -> None:
+    backend, rig, followed = doubtful
+    backend.doubts, backend.known = [True], False
+    await rig.answers(Put("a"))
+    waiting = [asyncio.create_task(rig.commit.submit(Put(name))) for name in ("b", "c")]
+    await asyncio.sleep(0)
+    await rig.commit.close()
+    assert kinds(await asyncio.gather(*waiting, return_exceptions=True)) == [Unavailable] * 2
+    assert followed == []

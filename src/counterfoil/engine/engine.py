@@ -205,7 +205,14 @@ class Engine:
         """Whether the engine can do its work; raises Unavailable when it cannot."""
         seq = await self.queries.last_seq()
         sweeps = self._readiness()
-        return {"store": {"last_seq": seq, "backlog": self.commit.backlog}, "sweeps": sweeps}
+        health: Document = {"store": {"last_seq": seq, "backlog": self.commit.backlog}, "sweeps": sweeps}
+        if self.lease.keep_every_ms is not None:
+            health["node"] = {
+                "id": self.context.node_id,
+                "lease_held": self.lease.held,
+                "other_nodes": self.lease.others,
+            }
+        return health
 
     async def refresh_metrics(self) -> None:
         """Bring the gauges up to date that are read off the store."""

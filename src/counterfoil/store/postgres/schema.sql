@@ -1,6 +1,7 @@
 -- Schema of the shared store. Times are milliseconds since 1970 (UTC). JSON is kept as text, exactly as it was written.
 -- Ids sort by their bytes (COLLATE "C"), as in the embedded store. Partial indexes hold only what is open or due: what
--- has ended costs no sweep anything.
+-- has ended costs no sweep anything. What changes often asks for vacuum early: dead rows and index entries are what a
+-- search for due work would have to step over.
 
 -- Step definitions by content. Immutable: a flow keeps the version that it was started with.
 CREATE TABLE step_versions (
@@ -28,7 +29,7 @@ CREATE TABLE flows (
     outputs     TEXT,
     error       TEXT,
     finished_at BIGINT
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
 
 -- What a flow was started with: apart from its state, so that a change of state does not rewrite it.
@@ -60,7 +61,7 @@ CREATE TABLE flow_steps (
     started_at   BIGINT,
     finished_at  BIGINT,
     PRIMARY KEY (flow_id, step_id)
-) WITH (fillfactor = 70); -- no index holds what changes here: a change finds its place on the same page
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02); -- no index holds what changes here: a change finds its place on the same page
 
 -- The moves of a work item: see the guard in queries.sql (update_work) and domain/states.py.
 CREATE TABLE work (
@@ -89,7 +90,7 @@ CREATE TABLE work (
     result          TEXT,
     error           TEXT,
     recorded_at     BIGINT
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX work_of_flow ON work (flow_id, step_id, item);
 -- What may be sent, lane by lane, the longest due first.
 CREATE INDEX work_claimable ON work (lane, due_at)
