@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,25 @@ def full_disk(place: Place) -> Iterator[None]:
 def stubborn_work(place: Place) -> Iterator[None]:
     """Work items stay as they are, whoever changes them, and nobody is told: what only a bug or another hand does."""
     yield from _trigger(place, "UPDATE ON work", sqlite="SELECT RAISE(IGNORE);", postgresql="RETURN NULL;")
+
+
+@contextlib.asynccontextmanager
+async def locked(place: Place) -> AsyncIterator[None]:
+    """Another program lets nobody write; reading goes on."""
+    if isinstance(place, Path):
+        with contextlib.closing(sqlite3.connect(place, isolation_level=None, timeout=10)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+        return
+    import asyncpg
+
+    connection = await asyncpg.connect(place)
+    try:
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE flows, work, journal IN EXCLUSIVE MODE")
+            yield
+    finally:
+        await connection.close()
 
 
 def _trigger(place: Place, when: str, *, sqlite: str, postgresql: str) -> Iterator[None]:

@@ -26,6 +26,9 @@ PAUSE_SECONDS = 0.05
 PATIENCE_SECONDS = 3.0
 """How long a client waits for an answer before it asks the next node."""
 MANY_RETRIES = 1000
+SILENCE_MS = 1_500
+"""The deadline of work that may be forgotten. It counts from the intent to send: if it were shorter than a busy machine
+may take to send, the next attempt could rightly leave before this one."""
 
 
 @contextlib.asynccontextmanager
@@ -106,7 +109,7 @@ class Chaos:
     async def register(self) -> None:
         work = {"init_backoff_ms": 30, "max_backoff_ms": 200, "ack_timeout_ms": 2000, "max_retries": MANY_RETRIES}
         special: dict[str, dict[str, Any]] = {
-            "silent": {"deadline_ms": 500},
+            "silent": {"deadline_ms": SILENCE_MS},
             "limited": {"max_retries": LIMITED_RETRIES},
             "patient": {"deadline_ms": 3_600_000},
         }

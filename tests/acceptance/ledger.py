@@ -34,7 +34,8 @@ class Ledger:
     cancelled: set[str] = field(default_factory=set)
     accepted: dict[Key, dict[str, Any]] = field(default_factory=dict)
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
-    attempts: dict[Key, list[int]] = field(default_factory=lambda: defaultdict(list))
+    attempts: dict[Key, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    """Which attempts arrived at an endpoint, in their order, and when."""
     overtaken: list[tuple[Key, str]] = field(default_factory=list)
     """Attempts that arrived behind their successors, and how that was seen."""
     sync_answers: dict[Key, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
@@ -55,9 +56,10 @@ class Ledger:
         seen = self.attempts[key]
         if attempt in seen:
             self.faults.append(f"attempt {attempt} of {key} was sent twice: {seen}")
-        elif seen and attempt < max(seen):
-            self.overtaken.append((key, f"attempt {attempt} of {key} arrived after {seen}, at {time.time():.3f}"))
-        seen.append(attempt)
+            return
+        seen[attempt] = time.time()
+        if attempt < max(seen):
+            self.overtaken.append((key, f"attempt {attempt} of {key} arrived behind its successor: {seen}"))
 
     def summary(self) -> str:
         dispatches = sum(map(len, self.attempts.values()))
@@ -133,7 +135,7 @@ def check_work(ledger: Ledger, key: Key, work: dict[str, Any]) -> None:
     elif work["status"] == "succeeded":
         assert key[1] == "sync", f"{key} succeeded, but no worker was told so: {work}"
         assert work["outputs"] in ledger.sync_answers[key], (key, work)
-    attempts = ledger.attempts.get(key, [])
+    attempts = ledger.attempts.get(key, {})
     assert max(attempts, default=0) <= work["attempt"], (key, attempts, work)
     if key[1] == "limited":
         assert work["attempt"] <= LIMITED_RETRIES + 1, (key, work)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import counterfoil
+from tests.by_hand import Place
 from tests.eventually import eventually
 
 SOURCES = Path(counterfoil.__file__).parent.parent
@@ -26,6 +27,11 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         if not name.upper().startswith("COUNTERFOIL_") and name != "WEBHOOK_BASE_URL"
     }
     return {**kept, "PYTHONPATH": str(SOURCES), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(extra or {})}
+
+
+def store_url(place: Place) -> str:
+    """How commands are told of a database (``--store``)."""
+    return f"sqlite:///{place}" if isinstance(place, Path) else place
 
 
 class EngineProcess:
@@ -83,6 +89,15 @@ class EngineProcess:
         with self.log.open("rb") as log:
             log.seek(self._read_from)
             return log.read().decode(errors="replace")
+
+    @property
+    def place(self) -> Place:
+        """Where its database is, for a hand beside it."""
+        return self._settings.get("COUNTERFOIL_STORE") or self.data / "counterfoil.db"
+
+    @property
+    def store_url(self) -> str:
+        return store_url(self.place)
 
     @property
     def exit_code(self) -> int | None:

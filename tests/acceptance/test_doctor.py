@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -13,8 +13,12 @@ from counterfoil.app import run_doctor
 from counterfoil.settings import Settings
 from counterfoil.testing import Answer, StepEndpoint
 from tests.acceptance.conftest import ClientOf, NewEngine
-from tests.acceptance.processes import EngineProcess, run_command
+from tests.acceptance.processes import EngineProcess, run_command, store_url
+from tests.by_hand import Place, break_it, by_hand
+from tests.databases import NewDatabase
+from tests.postgres import free_port
 
+PASSWORD = "never-to-be-seen"
 FORGED = '{"success":true,"outputs":{"forged":1},"error":null}'
 
 BREAKAGES: dict[str, tuple[str, str]] = {
@@ -56,9 +60,42 @@ BREAKAGES: dict[str, tuple[str, str]] = {
 }
 
 
+class Copies:
+    """Copies of a database that nobody uses, to be broken one by one."""
+
+    def __init__(self, original: Place, directory: Path) -> None:
+        self._original = original
+        self._directory = directory
+        self._made = 0
+
+    def broken(self, statement: str) -> str:
+        """The URL of a copy that one statement has changed."""
+        copy = self._copy_file(self._original) if isinstance(self._original, Path) else self._clone(self._original)
+        break_it(copy, statement)
+        return store_url(copy)
+
+    def remove(self) -> None:
+        if not isinstance(self._original, Path):
+            server, _, name = self._original.rpartition("/")
+            drop = (f'DROP DATABASE IF EXISTS "{name}_{number}" WITH (FORCE)' for number in range(1, self._made + 1))
+            by_hand(f"{server}/postgres", *drop)
+
+    def _copy_file(self, original: Path) -> Path:
+        self._made += 1
+        directory = self._directory / f"copy-{self._made}"
+        shutil.copytree(original.parent, directory)
+        return directory / original.name
+
+    def _clone(self, original: str) -> str:
+        self._made += 1
+        server, _, name = original.rpartition("/")
+        by_hand(f"{server}/postgres", f'CREATE DATABASE "{name}_{self._made}" TEMPLATE "{name}"')
+        return f"{original}_{self._made}"
+
+
 @pytest.fixture
-async def stopped(engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint) -> Path:
-    """The data of an engine that has one flow done, one waiting for its callback and one waiting for a retry."""
+async def stopped(engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint) -> EngineProcess:
+    """An engine that has left one flow done, one waiting for its callback and one waiting for a retry."""
     endpoint.answer("/busy", Answer(503, headers={"Retry-After": "600"}))
     api = client_of(engine)
     for step_id in ("job", "busy"):
@@ -71,46 +108,37 @@ async def stopped(engine: EngineProcess, client_of: ClientOf, endpoint: StepEndp
     await api.start("busy", flow_id="busy")
     await api.until_work("busy", "not_completed")
     assert await engine.stop() == 0
-    return engine.data
+    return engine
 
 
-async def test_a_good_database_is_clean(stopped: Path) -> None:
-    code, output, errors = await run_command("doctor", "--data", str(stopped), "--json")
-    assert code == 0, output + errors
-    document = orjson.loads(output)
-    assert document["findings"] == []
+@pytest.fixture
+def copies(stopped: EngineProcess, tmp_path: Path) -> Iterator[Copies]:
+    made = Copies(stopped.place, tmp_path)
+    yield made
+    made.remove()
 
 
-def damaged(stopped: Path, copy: Path, statement: str) -> Path:
-    """A copy of the data, broken by one statement."""
-    shutil.copytree(stopped, copy)
-    connection = sqlite3.connect(next(copy.glob("*.db")))
-    with connection:
-        assert connection.execute(statement).rowcount > 0, statement
-    connection.close()
-    return copy
-
-
-async def test_each_broken_promise_is_found_and_named(stopped: Path, tmp_path: Path) -> None:
+async def test_each_broken_promise_is_found_and_named(copies: Copies) -> None:
     missed = {}
-    for number, (name, (invariant, statement)) in enumerate(BREAKAGES.items()):
-        data = damaged(stopped, tmp_path / f"broken-{number}", statement)
-        found = {finding.invariant for finding in run_doctor(Settings(data=data))}
+    for name, (invariant, statement) in BREAKAGES.items():
+        found = {finding.invariant for finding in run_doctor(Settings(store=copies.broken(statement)))}
         if invariant not in found:
             missed[name] = (invariant, found)
     assert missed == {}
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]])
-async def test_the_command_says_what_is_wrong_and_ends_with_1(stopped: Path, tmp_path: Path, flags: list[str]) -> None:
+async def test_the_command_says_what_is_wrong_and_ends_with_1(stopped: EngineProcess, copies: Copies) -> None:
+    code, output, errors = await run_command("doctor", "--store", stopped.store_url, "--json")
+    assert code == 0, output + errors
+    assert orjson.loads(output) == {"clean": True, "findings": []}
     invariant, statement = BREAKAGES["a stuck flow"]
-    data = damaged(stopped, tmp_path / "broken", statement)
-    code, output, errors = await run_command("doctor", "--data", str(data), *flags)
-    assert code == 1, output + errors
-    assert invariant in output
-    assert "done" in output
-    if flags:
-        assert {"invariant", "subject", "message"} <= set(orjson.loads(output)["findings"][0])
+    broken = copies.broken(statement)
+    for flags in ([], ["--json"]):
+        code, output, errors = await run_command("doctor", "--store", broken, *flags)
+        assert (code, errors) == (1, "")
+        assert invariant in output
+        assert "done" in output
+    assert {"invariant", "subject", "message", "advice"} <= set(orjson.loads(output)["findings"][0])
 
 
 async def test_a_running_engine_can_be_examined(
@@ -120,7 +148,7 @@ async def test_a_running_engine_can_be_examined(
     await api.put_step("job", endpoint.url("/job"))
     flow_id = await api.start("job")
     await api.until_acknowledged(flow_id)
-    code, output, errors = await run_command("doctor", "--data", str(engine.data))
+    code, output, errors = await run_command("doctor", "--store", engine.store_url)
     assert code == 0, output + errors
     await api.succeed(await endpoint.received("/job"))
     assert (await api.final(flow_id))["status"] == "completed"
@@ -139,20 +167,61 @@ async def test_the_doctor_needs_no_settings_of_the_engine(
     assert (await api.final(flow_id))["status"] == "failed"
     assert (await api.work(flow_id))["attempt"] == 31
     assert await engine.stop() == 0
-    code, output, errors = await run_command("doctor", "--data", str(engine.data))
+    code, output, errors = await run_command("doctor", "--store", engine.store_url)
     assert code == 0, output + errors
 
 
-async def test_no_database(tmp_path: Path) -> None:
+# ------------------------------------------------------------------------------------------------ nothing to judge
+
+
+@pytest.mark.sqlite_only
+async def test_no_directory(tmp_path: Path) -> None:
     code, output, errors = await run_command("doctor", "--data", str(tmp_path / "nothing"))
-    assert code == 1
-    assert "Traceback" not in output + errors
+    assert (code, output) == (1, "")
+    assert errors.startswith("error: there is no database at ")
     assert not (tmp_path / "nothing").exists()
 
 
-async def test_a_file_that_is_no_database(stopped: Path) -> None:
-    database = next(stopped.glob("*.db"))
+@pytest.mark.sqlite_only
+async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    database = tmp_path / "counterfoil.db"
     database.write_bytes(b"this is not a database, it only has its name" * 200)
-    code, output, errors = await run_command("doctor", "--data", str(stopped))
-    assert code == 1
-    assert "Traceback" not in output + errors
+    code, output, errors = await run_command("doctor", "--data", str(tmp_path))
+    assert (code, errors) == (1, "")
+    assert f"✗ file  {database}: " in output
+
+
+def with_password(dsn: str) -> str:
+    """The server of the tests trusts everybody, and so takes any password."""
+    assert "postgres@" in dsn
+    return dsn.replace("postgres@", f"postgres:{PASSWORD}@")
+
+
+@pytest.mark.postgresql_only
+async def test_no_database_of_ours_on_a_server(new_database: NewDatabase) -> None:
+    """Empty, unknown or unreachable: one line says which and why, with neither password nor user."""
+    empty = with_password(new_database(empty=True))
+    unreachable = f"postgresql://postgres:{PASSWORD}@127.0.0.1:{free_port()}/counterfoil"
+    for dsn, reason in (
+        (empty, "there is no database of counterfoil here"),
+        (f"{empty}_of_nobody", '_of_nobody" does not exist'),
+        (unreachable, "Connect call failed"),
+    ):
+        code, output, errors = await run_command("doctor", "--store", dsn)
+        assert (code, output) == (1, "")
+        assert errors.startswith(f"error: postgresql://{dsn.rpartition('@')[2]}: ")
+        assert reason in errors
+        assert errors.count("\n") == 1, errors
+        assert PASSWORD not in errors
+
+
+@pytest.mark.postgresql_only
+@pytest.mark.parametrize("version", [-1, 42], ids=["older", "newer"])
+async def test_a_database_of_another_version_is_not_judged(new_database: NewDatabase, version: int) -> None:
+    dsn = with_password(new_database())
+    break_it(dsn, f"UPDATE schema_version SET version = {version}")
+    code, output, errors = await run_command("doctor", "--store", dsn)
+    assert (code, errors) == (1, "")
+    assert f"✗ schema  version {version}: this program knows version " in output
+    assert "counterfoil store migrate" in output
+    assert PASSWORD not in output

@@ -44,7 +44,7 @@ async def test_every_answer_is_as_documented(
     if aim == "a real receipt":
         assert (await api.work(flow_id))["status"] in ("succeeded", "failed", "cancelled"), "it was hit"
     assert await engine.stop() == 0
-    code, findings, errors = await run_command("doctor", "--data", str(engine.data))
+    code, findings, errors = await run_command("doctor", "--store", engine.store_url)
     assert code == 0, findings + errors
 
 

@@ -114,7 +114,7 @@ async def test_two_nodes_under_load(
         chaos.urls = [node.url, engine.url]
         await chaos.register()
         chaos.open(customers=12)
-        await eventually(lambda: len(chaos.ledger.accepted) > 100, within=30)
+        await eventually(lambda: len(chaos.ledger.accepted) > 80, within=30)
         await chaos.close(SECONDS_TO_THE_END)
         await chaos.idle(SECONDS_TO_THE_END)
         await compare(chaos.ledger, chaos.call, SECONDS_TO_THE_END)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sqlite3
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from counterfoil.testing import Answer, StepEndpoint
 from tests.acceptance.conftest import ClientOf, NewEngine
 from tests.acceptance.processes import EngineProcess, run_command
+from tests.by_hand import Place, by_hand
 from tests.eventually import elapsed
 from tests.wire import Api
 
 SUCCESS = {"success": True, "outputs": {"a": 1}}
+LEASES = "SELECT count(*) FROM nodes WHERE lease_until > clock_timestamp()"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -128,15 +130,44 @@ async def test_a_late_result_of_a_call_cut_short_by_a_kill_is_accepted(
     assert (await api.final(flow_id))["outputs"] == {"late": True}
 
 
-async def test_two_engines_on_one_database(engine: EngineProcess, new_engine: NewEngine) -> None:
-    """The second one is refused with a reason; the first one does not notice."""
+@pytest.fixture
+def second(engine: EngineProcess, new_engine: NewEngine) -> EngineProcess:
+    """Another engine with the same settings and directory as the one that runs."""
     second = new_engine(data=engine.data)
     second.log = engine.data.parent / "second.log"
+    return second
+
+
+@pytest.mark.sqlite_only
+async def test_a_second_engine_on_a_file_is_refused(engine: EngineProcess, second: EngineProcess) -> None:
+    """With a reason; the first one does not notice."""
     await second.spawn()
-    assert await second.wait() != 0
-    assert "Traceback" not in second.output()
-    assert str(engine.data) in second.output()
+    assert await second.wait() == 1
+    assert str(engine.data) in one_line(second.output())
     assert engine.exit_code is None
+
+
+@pytest.mark.postgresql_only
+async def test_a_second_engine_on_a_server_takes_part(
+    engine: EngineProcess, second: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint
+) -> None:
+    """What one has begun the other one ends, also when the first is gone; its own stop disturbs nobody."""
+    await second.start()
+    first_api, second_api = client_of(engine), client_of(second)
+    await first_api.put_step("job", endpoint.url("/job"))
+    early, late = await first_api.start("job", flow_id="early"), await first_api.start("job", flow_id="late")
+    for flow_id in (early, late):
+        await second_api.until_acknowledged(flow_id)
+    paths = {each.metadata["flow_id"]: urlsplit(each.webhook_url).path for each in endpoint.requests("/job")}
+    (await second_api.post(paths[early], SUCCESS)).ok()
+    assert (await first_api.final(early))["outputs"] == {"a": 1}
+    assert await engine.stop() == 0
+    (await second_api.post(paths[late], SUCCESS)).ok()
+    assert (await second_api.final(late))["outputs"] == {"a": 1}
+    assert await second.stop() == 0
+    assert by_hand(engine.place, LEASES) == [(0,)]
+    code, output, errors = await run_command("doctor", "--store", engine.store_url)
+    assert code == 0, output + errors
 
 
 # ------------------------------------------------------------------------------------------- refused starts
@@ -149,18 +180,31 @@ def one_line(text: str) -> str:
     return lines[0]
 
 
+@pytest.mark.sqlite_only
 async def test_a_port_in_use(engine: EngineProcess, tmp_path: Path) -> None:
     code, output, errors = await run_command("serve", "--port", str(engine.port), "--data", str(tmp_path / "other"))
-    assert code != 0
+    assert code == 1
     assert str(engine.port) in one_line(errors)
     assert "listening on" not in output
+
+
+@pytest.mark.postgresql_only
+async def test_a_port_in_use_by_another_node(engine: EngineProcess, tmp_path: Path) -> None:
+    """The node that cannot serve has left again, and holds nothing."""
+    flags = ("--port", str(engine.port), "--data", str(tmp_path / "other"), "--store", engine.store_url)
+    code, output, errors = await run_command("serve", *flags, extra={"COUNTERFOIL_LOG_LEVEL": "error"})
+    assert code == 1
+    assert str(engine.port) in one_line(errors)
+    assert "listening on" not in output
+    assert by_hand(engine.place, LEASES) == [(1,)]
 
 
 @pytest.mark.parametrize(
     ("flags", "variables", "names"),
     [
         (["--host", "0.0.0.0"], {}, ["host", "key"]),
-        (["--store", "mysql://x"], {}, ["store", "sqlite"]),
+        (["--store", "mysql://x"], {}, ["store", "sqlite", "postgresql"]),
+        (["--store", "postgresql://me:12/hunter2@host/name"], {}, ["store", "postgresql"]),
         ([], {"COUNTERFOIL_BACKLOG_LIMIT": "many"}, ["backlog_limit"]),
         ([], {"COUNTERFOIL_SWEEP_INTERVAL_MS": "-5"}, ["sweep_interval_ms"]),
         ([], {"COUNTERFOIL_LOG_LEVEL": "loud"}, ["log_level", "debug"]),
@@ -187,6 +231,7 @@ async def test_a_wrong_setting_is_named_with_what_is_allowed(
     assert "hunter2" not in line
 
 
+@pytest.mark.sqlite_only  # the store is a setting like the others
 async def test_settings_from_the_environment_and_a_file(
     new_engine: NewEngine, client_of: ClientOf, endpoint: StepEndpoint, tmp_path: Path
 ) -> None:
@@ -220,22 +265,27 @@ async def test_a_data_directory_that_cannot_be_written(tmp_path: Path) -> None:
 async def test_a_newer_database_is_refused(engine: EngineProcess) -> None:
     """Clearly, and without touching it."""
     await engine.stop()
-    database = next(engine.data.glob("*.db"))
-    with sqlite3.connect(database) as connection:
-        connection.execute("INSERT INTO schema_version SELECT max(version) + 41, 0 FROM schema_version")
-    connection.close()
-    before = database.read_bytes()
+    by_hand(engine.place, "INSERT INTO schema_version SELECT max(version) + 41, 0 FROM schema_version")
+    before = content(engine.place)
     await engine.spawn()
-    assert await engine.wait() != 0
-    output = engine.output()
-    assert "newer" in output
-    assert "Traceback" not in output
-    assert database.read_bytes() == before
-    code, output, errors = await run_command("doctor", "--data", str(engine.data))
+    assert await engine.wait() == 1
+    assert "newer" in one_line(engine.output())
+    assert content(engine.place) == before
+    code, output, errors = await run_command("doctor", "--store", engine.store_url)
     assert code == 1
     assert "version" in output + errors
 
 
+def content(place: Place) -> object:
+    """All that a database holds."""
+    if isinstance(place, Path):
+        return place.read_bytes()
+    tables = by_hand(place, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    assert tables
+    return {name: by_hand(place, f"SELECT * FROM {name}") for (name,) in tables}
+
+
+@pytest.mark.sqlite_only
 async def test_the_secret_is_made_once_for_its_owner_only(engine: EngineProcess) -> None:
     await engine.stop()
     secrets = [path for path in engine.data.iterdir() if "secret" in path.name]
@@ -245,6 +295,27 @@ async def test_the_secret_is_made_once_for_its_owner_only(engine: EngineProcess)
     assert len(before) >= 32
     await engine.start()
     assert secrets[0].read_bytes() == before
+
+
+@pytest.mark.postgresql_only
+async def test_the_secret_is_made_once_for_all_nodes(
+    engine: EngineProcess, new_engine: NewEngine, tmp_path: Path, client_of: ClientOf, endpoint: StepEndpoint
+) -> None:
+    """It is in the database, so a node with another directory, or none, takes the receipts that are out."""
+    [(before,)] = by_hand(engine.place, "SELECT secret FROM receipt_secret")
+    assert len(before) >= 32
+    api = client_of(engine)
+    await api.put_step("job", endpoint.url("/job"))
+    flow_id = await api.start("job")
+    await api.until_acknowledged(flow_id)
+    await engine.stop()
+    other = new_engine(data=tmp_path / "elsewhere")
+    other.port = engine.port
+    await other.start()
+    assert by_hand(engine.place, "SELECT secret FROM receipt_secret") == [(before,)]
+    await client_of(other).succeed(await endpoint.received("/job"), a=1)
+    assert (await client_of(other).final(flow_id))["outputs"] == {"a": 1}
+    assert list(tmp_path.rglob("*secret*")) == []
 
 
 async def test_many_waiting_items_do_not_slow_a_stop(

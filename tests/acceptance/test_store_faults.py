@@ -1,4 +1,4 @@
-"""A locked, full or corrupt database: 503 while it lasts, a clear line in the log, recovery when the cause is gone."""
+"""A locked, full or corrupt file: 503 while it lasts, a clear line in the log, recovery when the cause is gone."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tests.acceptance.conftest import ClientOf, NewEngine
 from tests.acceptance.processes import EngineProcess, run_command
 from tests.eventually import eventually
 from tests.wire import Api, Reply
+
+pytestmark = pytest.mark.sqlite_only  # what befalls a PostgreSQL is in test_outages.py and test_refusals.py
 
 SUCCESS = {"success": True, "outputs": {"a": 1}}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from counterfoil.testing import Received, StepEndpoint
+from tests.by_hand import Place
+from tests.running import Node
 from tests.wire import Api
 
 STEP = "job"
@@ -33,6 +35,11 @@ async def run_sync(api: Api, endpoint: StepEndpoint, **definition: Any) -> str:
     """One flow with one sync step at the endpoint's path; its answers are programmed beforehand."""
     await api.put_step(STEP, endpoint.url(PATH), kind="sync", **definition)
     return await api.start(STEP)
+
+
+def place_of(node: Node) -> Place:
+    """Where an engine keeps its state."""
+    return node.settings.store if node.settings.is_shared else node.settings.store_path
 
 
 def webhook_path(received: Received, token: str | None = None) -> str:

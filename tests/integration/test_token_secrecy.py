@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 
 from counterfoil.testing import Answer, Received, StepEndpoint
-from tests.integration.scenario import PATH, STEP, webhook_path
+from tests.by_hand import by_hand
+from tests.integration.scenario import PATH, STEP, place_of, webhook_path
 from tests.running import Connect, StartNode
 from tests.sse import event_stream
 from tests.wire import JSON, Api
@@ -77,9 +78,8 @@ async def test_no_token_is_shown(api: Api, endpoint: StepEndpoint) -> None:
         assert not [part for part in (each.token, secret, secret[:16]) if part in shown]
 
 
-async def test_no_token_is_kept(
-    start_node: StartNode, connect: Connect, endpoint: StepEndpoint, tmp_path: Path
-) -> None:
+@pytest.mark.sqlite_only
+async def test_no_token_is_kept_in_a_file(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
     """A leaked database holds no usable token, and the secret's file is for its owner only."""
     node = await start_node()
     received = await scenario(connect(node), endpoint)
@@ -93,6 +93,23 @@ async def test_no_token_is_kept(
     secrets = [path for path in files if not path.name.startswith("counterfoil.db")]
     assert secrets
     assert {path.stat().st_mode & 0o077 for path in secrets} == {0}
+
+
+@pytest.mark.postgresql_only
+async def test_no_token_is_kept_on_a_server(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
+    """No row of any table holds one. The secret that signs them is there, for all nodes, and in no file of theirs."""
+    node = await start_node()
+    received = await scenario(connect(node), endpoint)
+    await node.stop()
+    place = place_of(node)
+    tables = [name for (name,) in by_hand(place, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")]
+    content = {table: str(by_hand(place, f"SELECT * FROM {table}")) for table in tables}
+    assert all(each.metadata["work_id"] in content["work"] for each in received)
+    for each in received:
+        secret = each.token.rsplit(".", 1)[1]
+        assert not [table for table, text in content.items() if secret in text]
+    assert len(by_hand(place, "SELECT secret FROM receipt_secret")) == 1
+    assert not [path for path in Path(node.settings.data).rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize(

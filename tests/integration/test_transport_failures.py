@@ -132,10 +132,28 @@ class TestNotDelivered:
             address = server.sockets[0].getsockname()
             link, protocol = await loop.create_connection(lambda: BaseProtocol(loop), *address)
             link.close()
-            body = _Body(b"{}")
+            body = _Body(b"{}", lambda: True)
             with pytest.raises(ConnectionResetError):
                 await body.write(StreamWriter(protocol, loop))
         assert not body.sent
+
+    @pytest.mark.parametrize("used_before", [False, True], ids=["a new connection", "one that was used before"])
+    async def test_a_sender_that_may_not_send_any_more(self, transport: HttpTransport, used_before: bool) -> None:
+        """It is asked last, when the connection stands: not one byte of the request arrives."""
+        asked: list[str] = []
+
+        def may_send() -> bool:
+            asked.append("may I?")
+            return False
+
+        async with peer(sends(OK)) as endpoint:
+            if used_before:
+                await post(transport, endpoint.url())
+            reply = await post(transport, endpoint.url(), may_send=may_send)
+            await endpoint.until(lambda: endpoint.hung_up == 1)
+        assert reply == Reply(Delivery.NOT_DELIVERED, error="this node lost its lease before anything was sent")
+        assert len(asked) == 1
+        assert len(endpoint.exchanges) == int(used_before)
 
     async def test_after_closing_nothing_is_sent(self) -> None:
         async with peer(sends(OK)) as endpoint:

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import aiohttp
 import pytest
 
 from counterfoil.testing import Answer, Received, StepEndpoint
+from tests.by_hand import locked
 from tests.eventually import eventually
-from tests.integration.scenario import PATH, STEP, dispatched
+from tests.integration.scenario import PATH, STEP, dispatched, place_of
 from tests.running import Connect, Node, StartNode
 from tests.wire import Api, Reply
 
 SUCCESS = {"success": True, "outputs": {"a": 1}}
-
-
-def database(node: Node) -> Path:
-    found = list(Path(node.settings.data).glob("*.db"))
-    assert len(found) == 1, found
-    return found[0]
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another program holds the database's write lock."""
-    connection = sqlite3.connect(path, isolation_level=None, timeout=10)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("ROLLBACK")
-    finally:
-        connection.close()
 
 
 def unavailable(reply: Reply) -> None:
@@ -57,7 +37,7 @@ async def accepted(api: Api, received: Received) -> bool:
 async def test_a_locked_database(node: Node, api: Api, endpoint: StepEndpoint) -> None:
     """503 while it lasts, for every change; reads go on; afterwards the same request is accepted."""
     flow_id, received = await dispatched(api, endpoint)
-    with locked(database(node)):
+    async with locked(place_of(node)):
         unavailable(await api.complete(received, SUCCESS))
         unavailable(await api.post("/api/v1/flows", {"goals": [STEP], "flow_id": "second"}))
         assert (await api.work(flow_id))["status"] == "active"
@@ -78,7 +58,7 @@ async def test_a_full_backlog(start_node: StartNode, connect: Connect, endpoint:
     for flow_id in flows:
         await api.until_acknowledged(flow_id)
     received = endpoint.requests(PATH)
-    with locked(database(node)):
+    async with locked(place_of(node)):
         posts = [asyncio.ensure_future(api.complete(each, SUCCESS)) for each in received]
         done, waiting = await asyncio.wait(posts, timeout=1)
         assert len(done) >= 20, "those past the bound are told at once"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +17,9 @@ import pytest
 
 from counterfoil.domain.receipts import Receipts
 from counterfoil.testing import Received, StepEndpoint
+from tests.by_hand import locked
 from tests.eventually import elapsed, eventually
-from tests.integration.scenario import PATH, STEP, dispatched
+from tests.integration.scenario import PATH, STEP, dispatched, place_of
 from tests.rawhttp import RawAnswer, RawConnection, post_bytes, raw_connection
 from tests.running import Connect, Node, StartNode
 from tests.wire import Api, signature_headers
@@ -288,15 +288,10 @@ async def test_the_store_is_away(node: Node, connect: Connect, endpoint: StepEnd
     """503 with Retry-After, whichever way the completion came, and accepted on the same connection afterwards."""
     api = connect(node)
     received = [(await fresh(api, endpoint))[1] for _ in WAYS]
-    connection = sqlite3.connect(node.settings.store_path, isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    async with locked(place_of(node)):
         answers = await asyncio.gather(
             *(post(way, each.webhook_url, SUCCESS) for way, each in zip(WAYS, received, strict=True))
         )
-    finally:
-        connection.execute("ROLLBACK")
-        connection.close()
     for answer in answers:
         assert (answer.status, answer.body["error"]["code"]) == (503, "UNAVAILABLE")
         assert int(answer.headers["retry-after"]) >= 0

@@ -392,13 +392,14 @@ def test_engine_and_model_agree_whatever_happens(store_name: str, tmp_path: Path
     numbers = itertools.count(1)
     shared = new_database() if store_name == "postgresql" else ""
 
-    def new_machine() -> EngineMachine:
-        if shared:
-            by_hand(shared, EMPTY)
-        return EngineMachine(shared or tmp_path / f"{next(numbers)}.db", DOCTOR_EVERY[store_name])
+    class MachineOnAnEmptyDatabase(EngineMachine):
+        def __init__(self) -> None:
+            if shared:
+                by_hand(shared, EMPTY)
+            super().__init__(shared or tmp_path / f"{next(numbers)}.db", DOCTOR_EVERY[store_name])
 
     run_state_machine_as_test(
-        new_machine,
+        MachineOnAnEmptyDatabase,
         settings=settings(
             max_examples=int(os.environ.get("PROPERTY_EXAMPLES", EXAMPLES[store_name])),
             stateful_step_count=40,

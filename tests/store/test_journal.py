@@ -108,11 +108,11 @@ async def told(store: Store, after: int = 0, limit: int = 99) -> list[str]:
 async def test_what_stands_behind_a_number_still_to_come_is_held_back(
     store: Store, new_connection: NewConnection, older_draws_first: bool, end: str
 ) -> None:
+    await write(store, Changes(events=[Event(EventType.WORK_HEARTBEAT, NOW, "zero", data={})]))
     writers = [Writer(await new_connection()) for _ in range(2)]
-    for writer in writers:
+    for writer in writers:  # and nobody begins or ends between them: the younger is the last of all
         await writer.begin()
     first, second = writers if older_draws_first else reversed(writers)
-    await write(store, Changes(events=[Event(EventType.WORK_HEARTBEAT, NOW, "zero", data={})]))
     await first.tell("first")
     await second.tell("second")
     await second.end("COMMIT")

@@ -13,11 +13,12 @@ from counterfoil.domain.states import WorkStatus
 from counterfoil.engine.complete import Complete
 from counterfoil.store.changes import Changes
 from counterfoil.store.needs import Needs
+from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import MakeStore, batch_of, load, write
-from tests.store.records import RETRY, flow_record, new_records, step_run, step_version, work_item
+from tests.store.records import DEFAULTS, RETRY, flow_record, new_records, step_run, step_version, work_item
 
 
 class Look:
@@ -111,3 +112,20 @@ async def test_a_reader_that_gives_up_leaves_its_connection_to_others(store: Sto
 async def test_an_empty_batch_loads_nothing(store: Store) -> None:
     world = await load(store, Needs())
     assert not world.changes.any()
+
+
+@pytest.mark.postgresql_only
+async def test_it_works_without_statements_that_are_kept(store: Store, clock: StillClock) -> None:
+    """As behind a pooler that gives every transaction another connection."""
+    assert isinstance(store, PostgresStore)
+    other = PostgresStore(store.access.dsn, clock, DEFAULTS, statement_cache=0)
+    await other.open()
+    for number in range(3):
+        await write(other, new_records(flow_record(flow_id=f"{number}"), step_run(flow_id=f"{number}")))
+    await write(other, new_records(flow_record(), step_run(), work_item()))
+    assert await asyncio.gather(*(exists(other, "work") for _ in range(5))) == [True] * 5
+    assert (await load(other, Needs(work={"work"}))).work("work") == work_item()
+    await other.join("node", 60_000)
+    assert await other.renew("node", 60_000) == 0
+    await other.close()
+    assert await exists(store, "work")

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable, UnknownStep
-from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.results import StepResult
@@ -21,82 +17,16 @@ from counterfoil.engine.complete import Complete
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.start import Start
 from counterfoil.engine.steps import DeleteStep, PutStep
-from counterfoil.observability.metrics import Metrics
-from counterfoil.store.batch import Batch, Command
-from counterfoil.store.commit import CommitUnknown, GroupCommit, StoreFailure
+from counterfoil.store.batch import Command
 from counterfoil.store.needs import Needs
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.world import World
-from counterfoil.testing.simulator import StillClock
 from tests.store.backends import load, write
-from tests.store.records import DEFAULTS, NOW, RETRY, flow_record, new_records, step_run, step_version, work_item
+from tests.store.records import DEFAULTS, RETRY, flow_record, new_records, step_run, step_version, work_item
+from tests.unit.commit_rig import CLOCK, Put, Rig, Watched, crash, group_commit, kinds, refuse
 
-CLOCK = StillClock(NOW)
 CONTEXT = EngineContext(Receipts([b"secret"]), defaults=DEFAULTS, clock=CLOCK)
 FULL = "CREATE TRIGGER full BEFORE INSERT ON step_versions BEGIN SELECT RAISE(ABORT, 'disk full'); END"
-
-
-@dataclass
-class Put:
-    """Registers a step, and whatever else is asked of it."""
-
-    step_id: str
-    then: Callable[[World], Any] = lambda world: None
-
-    def needs(self, needs: Needs) -> None:
-        pass
-
-    def decide(self, world: World, now: int) -> str:
-        world.register(self.step_id, step_version(self.step_id))
-        world.record(Event(EventType.CANCEL_DELIVERED, now, self.step_id, data={}))
-        self.then(world)
-        return self.step_id
-
-
-def refuse(_: World) -> None:
-    raise UnknownStep("no")
-
-
-def crash(_: World) -> None:
-    raise ZeroDivisionError("a bug")
-
-
-class Watched:
-    """The real store, with a note of what is asked of it."""
-
-    def __init__(self, store: SqliteStore) -> None:
-        self._store = store
-        self.batches: list[int] = []
-
-    def execute(self, batch: Batch) -> Awaitable[None]:
-        self.batches.append(len(batch))
-        return self._store.execute(batch)
-
-
-@dataclass
-class Rig:
-    store: SqliteStore
-    watched: Watched
-    commit: GroupCommit
-
-    async def answers(self, *commands: Command[Any]) -> list[Any]:
-        """What becomes of commands that come at once: answers and errors."""
-        return await asyncio.gather(*map(self.commit.submit, commands), return_exceptions=True)
-
-    async def steps(self) -> list[str]:
-        return [row[0] for row in await self.store.read("list_steps")]
-
-    async def told(self) -> list[str]:
-        return [row[3] for row in await self.store.read("journal_after", after=0, limit=999)]
-
-    def by_hand(self, statement: str) -> list[Any]:
-        with contextlib.closing(sqlite3.connect(self.store.path, isolation_level=None)) as connection:
-            return connection.execute(statement).fetchall()
-
-    def written(self) -> int:
-        """How many lines the journal has, as another process sees it."""
-        count: int = self.by_hand("SELECT count(*) FROM journal")[0][0]
-        return count
 
 
 @pytest.fixture
@@ -107,10 +37,6 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
-def group_commit(backend: Watched, backlog: int = 1000, batch: int = 100) -> GroupCommit:
-    return GroupCommit(backend, CLOCK, Metrics(), {}, backlog_limit=backlog, batch_limit=batch)
-
-
 @pytest.fixture
 async def rig(store: SqliteStore) -> AsyncIterator[Rig]:
     watched = Watched(store)
@@ -118,10 +44,6 @@ async def rig(store: SqliteStore) -> AsyncIterator[Rig]:
     commit.start()
     yield Rig(store, watched, commit)
     await commit.close()
-
-
-def kinds(answers: list[Any]) -> list[Any]:
-    return [type(answer) if isinstance(answer, Exception) else answer for answer in answers]
 
 
 async def test_one_transaction_serves_all_that_came_at_once(rig: Rig) -> None:
@@ -368,135 +290,3 @@ async def test_a_flow_keeps_a_version_that_was_current_for_a_moment_only(rig: Ri
     assert rig.watched.batches == [3]
     world = await load(rig.store, Needs(versions={first.version}))
     assert world.version(first.version) == first, "another process can go on with the flow"
-
-
-# A commit of which nobody knows whether it holds ------------------------------------------------------------------
-
-
-class Doubtful(Watched):
-    """The real store, but a commit may be in doubt: it was made or not, and who asks learns it when the test allows."""
-
-    def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store)
-        self.doubts: list[bool] = []
-        """What becomes of the next commits: whether they hold. Commits that are not named here are answered."""
-        self.known = True
-        self.asked = 0
-
-    def execute(self, batch: Batch) -> Awaitable[None]:
-        return self._execute(batch) if self.doubts else super().execute(batch)
-
-    async def _execute(self, batch: Batch) -> None:
-        holds = self.doubts.pop(0)
-        if holds:
-            await super().execute(batch)
-
-        async def resolve() -> bool:
-            self.asked += 1
-            if not self.known:
-                raise StoreFailure("the database is still away")
-            return holds
-
-        raise CommitUnknown(resolve)
-
-
-@pytest.fixture
-async def doubtful(store: SqliteStore) -> AsyncIterator[tuple[Doubtful, Rig, list[list[str]]]]:
-    """The store, a writer on it, and what follows from its commits: the steps that each has changed."""
-    backend = Doubtful(store)
-    commit = group_commit(backend)
-    followed: list[list[str]] = []
-    commit.committed = lambda world: followed.append(sorted(world.changes.current))
-    commit.start()
-    yield backend, Rig(store, backend, commit), followed
-    await commit.close()
-
-
-Doubt = tuple[Doubtful, Rig, list[list[str]]]
-
-
-async def test_nobody_is_told_that_it_was_done_while_that_is_not_known(doubtful: Doubt) -> None:
-    backend, rig, followed = doubtful
-    backend.doubts = [True]
-    assert kinds(await rig.answers(Put("a"), Put("b", refuse))) == [Unavailable] * 2
-    assert followed == []
-    assert backend.asked == 0, "whoever comes next asks"
-
-
-@pytest.mark.parametrize("holds", [True, False])
-async def test_the_next_batch_asks_first_and_what_holds_is_acted_upon_before_it(
-    doubtful: Doubt, *, holds: bool
-) -> None:
-    backend, rig, followed = doubtful
-    backend.doubts = [holds]
-    await rig.answers(Put("a"))
-    assert await rig.answers(Put("b")) == ["b"]
-    assert followed == ([["a"], ["b"]] if holds else [["b"]])
-    assert await rig.steps() == (["a", "b"] if holds else ["b"])
-    assert await rig.answers(Put("c")) == ["c"]
-    assert (backend.asked, followed[-1]) == (1, ["c"]), "it is settled once"
-
-
-@pytest.mark.parametrize("holds", [True, False])
-async def test_nothing_is_written_as_long_as_it_cannot_be_told(doubtful: Doubt, *, holds: bool) -> None:
-    backend, rig, followed = doubtful
-    backend.doubts, backend.known = [holds], False
-    await rig.answers(Put("a"))
-    written = rig.written()
-    for number in range(1, 4):
-        assert kinds(await rig.answers(Put("b"))) == [Unavailable]
-        assert (backend.asked, rig.written(), followed) == (number, written, [])
-    backend.known = True
-    assert await rig.answers(Put("b")) == ["b"]
-    assert followed == ([["a"], ["b"]] if holds else [["b"]])
-
-
-async def test_the_batch_that_asks_may_itself_be_in_doubt(doubtful: Doubt) -> None:
-    backend, rig, followed = doubtful
-    backend.doubts = [True, False, True]
-    for name in ("a", "b", "c"):
-        assert kinds(await rig.answers(Put(name))) == [Unavailable]
-    assert await rig.answers(Put("d")) == ["d"]
-    assert followed == [["a"], ["c"], ["d"]]
-    assert await rig.steps() == ["a", "c", "d"]
-
-
-async def test_what_follows_from_a_commit_that_holds_cannot_keep_the_next_from_being_written(doubtful: Doubt) -> None:
-    backend, rig, _ = doubtful
-    backend.doubts = [True]
-    await rig.answers(Put("a"))
-
-    def committed(world: World) -> None:
-        raise ZeroDivisionError
-
-    rig.commit.committed = committed
-    assert await rig.answers(Put("b")) == ["b"]
-    assert backend.asked == 1
-
-
-async def test_a_bug_in_asking_leaves_the_doubt(doubtful: Doubt) -> None:
-    backend, rig, followed = doubtful
-    backend.doubts = [True]
-    await rig.answers(Put("a"))
-    assert rig.commit._doubtful is not None
-    world, resolve = rig.commit._doubtful
-
-    async def broken() -> bool:
-        raise ZeroDivisionError
-
-    rig.commit._doubtful = (world, broken)
-    assert kinds(await rig.answers(Put("b"))) == [InternalError]
-    rig.commit._doubtful = (world, resolve)
-    assert await rig.answers(Put("b")) == ["b"]
-    assert followed == [["a"], ["b"]]
-
-
-async def test_a_doubt_keeps_nobody_from_stopping(doubtful: Doubt) -> None:
-    backend, rig, followed = doubtful
-    backend.doubts, backend.known = [True], False
-    await rig.answers(Put("a"))
-    waiting = [asyncio.create_task(rig.commit.submit(Put(name))) for name in ("b", "c")]
-    await asyncio.sleep(0)
-    await rig.commit.close()
-    assert kinds(await asyncio.gather(*waiting, return_exceptions=True)) == [Unavailable] * 2
-    assert followed == []

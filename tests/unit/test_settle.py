@@ -12,7 +12,8 @@ from counterfoil.domain.results import StepResult
 from counterfoil.domain.settle import end_early, settle, step_is_open
 from counterfoil.domain.states import FINAL_STEPS, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.work import acknowledge, fail, report
-from counterfoil.store.world import NotLoaded, World
+from counterfoil.store.needs import NotLoaded
+from counterfoil.store.world import World
 from tests.store.records import NOW, RETRY, flow_record, step_run, step_version, work_item
 
 LATER = NOW + 500

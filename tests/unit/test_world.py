@@ -12,7 +12,8 @@ from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.model import CancelCall
 from counterfoil.domain.states import FlowStatus, IllegalMove, StepStatus, WorkStatus
 from counterfoil.domain.work import cancel, dispatch
-from counterfoil.store.world import NO_CAPACITY, NotLoaded, World
+from counterfoil.store.needs import NotLoaded
+from counterfoil.store.world import NO_CAPACITY, World
 from tests.store.records import NOW, flow_inputs, flow_record, step_run, step_version, work_item
 
 LATER = NOW + 500

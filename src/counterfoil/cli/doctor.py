@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from counterfoil.app import Finding
 
 ADVICE = {
-    "schema": "use the version of counterfoil that wrote this database, or start that newer engine once to migrate it",
+    "schema": "if the database is newer, use the counterfoil that wrote it; if older, run `counterfoil store migrate`",
     "file": "stop the engine and restore the file from a backup; the disk may be failing",
     "stuck_flow": "cancel it with `counterfoil flow cancel`, and start it again",
     "not_completed": "cancel the flow with `counterfoil flow cancel`, and start it again",

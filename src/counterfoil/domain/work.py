@@ -79,6 +79,8 @@ def acknowledge(work: Work, now: int, http_status: int | None, note: str | None)
 
 def refuse_if_closed(work: Work, result: StepResult | None, duplicate_status: int = 400) -> bool:
     """Raise the refusal of a report on work that is final or was never sent; True for a tolerated repeat."""
+    if work.attempt and work.status not in FINAL_WORK:
+        return False
     details: dict[str, Any] = {"status": work.status, "recorded_at": optional_rfc3339(work.recorded_at)}
     if work.status is WorkStatus.CANCELLED:
         raise WorkCancelled(**details)
@@ -90,9 +92,7 @@ def refuse_if_closed(work: Work, result: StepResult | None, duplicate_status: in
             if duplicate_status == 200:
                 return True
         raise (AlreadySucceeded if work.status is WorkStatus.SUCCEEDED else AlreadyFailed)(**details)
-    if work.attempt == 0:
-        raise WorkNotActive(**details)
-    return False
+    raise WorkNotActive(**details)
 
 
 def report(

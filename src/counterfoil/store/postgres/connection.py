@@ -23,6 +23,7 @@ else:
 CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 1.5
 """How long somebody waits for a new connection who has somebody waiting himself."""
+KEPT_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
@@ -79,9 +80,11 @@ class Gate:
         self._access = access
         self._pause = FIRST_PAUSE_SECONDS
         self._not_before = 0.0
+        self._reached_at = 0.0
         self._kind: type[StoreFailure] = StoreFailure
         self._reason = ""
         self._left: set[asyncio.Task[Connection]] = set()
+        self._slow: set[asyncio.Task[Connection]] = set()
         self._kept: list[Connection] = []
 
     async def connect(self, patience: float | None = None) -> Connection:
@@ -90,19 +93,20 @@ class Gate:
             connection = self._kept.pop()
             if is_usable(connection):
                 return connection
-        if self._left or time.monotonic() < self._not_before:
+        if self._slow or time.monotonic() < self._not_before:
             raise self._kind(self._reason)
         if patience is None:
             return await self._attempt()
         attempt = asyncio.create_task(self._attempt(), name="connect")
         try:
-            await asyncio.wait({attempt}, timeout=patience)
-        finally:
-            if not attempt.done():
-                self._note(Unreachable, "no answer in time")
-                self._left.add(attempt)
-                attempt.add_done_callback(self._keep)
-        if not attempt.done():
+            done, _ = await asyncio.wait({attempt}, timeout=patience)
+        except BaseException:  # whoever asked has gone, which says nothing of the server
+            self._leave(attempt)
+            raise
+        if not done:
+            self._note(Unreachable, "no answer in time")
+            self._slow.add(attempt)
+            self._leave(attempt)
             raise self._kind(self._reason)
         return attempt.result()
 
@@ -115,25 +119,40 @@ class Gate:
         while self._kept:
             self._kept.pop().terminate()
 
+    def _leave(self, attempt: asyncio.Task[Connection]) -> None:
+        self._left.add(attempt)
+        attempt.add_done_callback(self._keep)
+
     def _keep(self, attempt: asyncio.Task[Connection]) -> None:
         self._left.discard(attempt)
+        self._slow.discard(attempt)
         if not attempt.cancelled() and attempt.exception() is None:
             self._kept.append(attempt.result())
+            attempt.get_loop().call_later(KEPT_SECONDS, self._discard, attempt.result())
+
+    def _discard(self, connection: Connection) -> None:
+        """Nobody came for it."""
+        if connection in self._kept:
+            self._kept.remove(connection)
+            connection.terminate()
 
     def _note(self, kind: type[StoreFailure], reason: str) -> None:
         self._kind = kind
         self._reason = f"{self._access.shown}: {reason}"
 
     async def _attempt(self) -> Connection:
+        began = time.monotonic()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 connection = await self._open()
         except (*FAULTS, ValueError) as error:
             refused = is_answer(error) or isinstance(error, ValueError)
             self._note(StoreFailure if refused else Unreachable, explain(error))
-            self._not_before = time.monotonic() + self._pause
-            self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+            if self._reached_at < began:  # else it is there again, and this is old news
+                self._not_before = time.monotonic() + self._pause
+                self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
             raise self._kind(self._reason) from error
+        self._reached_at = time.monotonic()
         self._pause = FIRST_PAUSE_SECONDS
         self._not_before = 0.0
         return connection

@@ -103,9 +103,12 @@ class PostgresStore:
 
     async def _connect(self) -> Connection:
         """A connection in the place of one that was lost; raises StoreFailure, soon."""
+        self._check_open()
+        return await self._gate.connect(PATIENCE_SECONDS)
+
+    def _check_open(self) -> None:
         if self._closed:
             raise StoreFailure("the store is closed")
-        return await self._gate.connect(PATIENCE_SECONDS)
 
     # Writing -----------------------------------------------------------------------------------------------------
 
@@ -208,6 +211,7 @@ class PostgresStore:
         return [tuple(row) for row in rows]
 
     async def _fetch(self, text: str, *values: Any) -> list[Any]:
+        self._check_open()
         connection = await self._readers.get()
         try:
             fresh = not is_usable(connection)
@@ -229,6 +233,8 @@ class PostgresStore:
                 connection.terminate()
             raise
         finally:
+            if self._closed and connection is not None:
+                connection.terminate()
             self._readers.put_nowait(connection)
 
     async def _fetch_on(self, connection: Connection, text: str, values: tuple[Any, ...]) -> list[Any]:

@@ -1,0 +1,94 @@
+"""Group commit on a real store, in the test's hand, and commands that do what a test wants of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from counterfoil.domain.errors import UnknownStep
+from counterfoil.domain.events import Event, EventType
+from counterfoil.observability.metrics import Metrics
+from counterfoil.store.batch import Batch, Command
+from counterfoil.store.commit import GroupCommit
+from counterfoil.store.needs import Needs
+from counterfoil.store.sqlite.store import SqliteStore
+from counterfoil.store.world import World
+from counterfoil.testing.simulator import StillClock
+from tests.store.records import NOW, step_version
+
+CLOCK = StillClock(NOW)
+
+
+@dataclass
+class Put:
+    """Registers a step, and whatever else is asked of it."""
+
+    step_id: str
+    then: Callable[[World], Any] = lambda world: None
+
+    def needs(self, needs: Needs) -> None:
+        pass
+
+    def decide(self, world: World, now: int) -> str:
+        world.register(self.step_id, step_version(self.step_id))
+        world.record(Event(EventType.CANCEL_DELIVERED, now, self.step_id, data={}))
+        self.then(world)
+        return self.step_id
+
+
+def refuse(_: World) -> None:
+    raise UnknownStep("no")
+
+
+def crash(_: World) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+class Watched:
+    """The real store, with a note of what is asked of it."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self.batches: list[int] = []
+
+    def execute(self, batch: Batch) -> Awaitable[None]:
+        self.batches.append(len(batch))
+        return self._store.execute(batch)
+
+
+@dataclass
+class Rig:
+    store: SqliteStore
+    watched: Watched
+    commit: GroupCommit
+
+    async def answers(self, *commands: Command[Any]) -> list[Any]:
+        """What becomes of commands that come at once: answers and errors."""
+        return await asyncio.gather(*map(self.commit.submit, commands), return_exceptions=True)
+
+    async def steps(self) -> list[str]:
+        return [row[0] for row in await self.store.read("list_steps")]
+
+    async def told(self) -> list[str]:
+        return [row[3] for row in await self.store.read("journal_after", after=0, limit=999)]
+
+    def by_hand(self, statement: str) -> list[Any]:
+        with contextlib.closing(sqlite3.connect(self.store.path, isolation_level=None)) as connection:
+            return connection.execute(statement).fetchall()
+
+    def written(self) -> int:
+        """How many lines the journal has, as another process sees it."""
+        count: int = self.by_hand("SELECT count(*) FROM journal")[0][0]
+        return count
+
+
+def group_commit(backend: Watched, backlog: int = 1000, batch: int = 100) -> GroupCommit:
+    return GroupCommit(backend, CLOCK, Metrics(), {}, backlog_limit=backlog, batch_limit=batch)
+
+
+def kinds(answers: list[Any]) -> list[Any]:
+    return [type(answer) if isinstance(answer, Exception) else answer for answer in answers]

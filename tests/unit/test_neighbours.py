@@ -1,0 +1,253 @@
+"""Word from node to node: gathered for a moment, told once, and heard for what it is worth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import asyncpg
+import orjson
+import pytest
+
+from counterfoil.domain.receipts import Receipts
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.feed import Feed, Subscription
+from counterfoil.engine.lease import Lease
+from counterfoil.engine.neighbours import MOST_FLOWS, Neighbours
+from counterfoil.store.postgres.connection import Connection
+from counterfoil.store.postgres.listening import CHANNEL
+from counterfoil.store.postgres.store import PostgresStore
+from counterfoil.testing.simulator import StillClock
+from tests.databases import NewDatabase
+from tests.eventually import eventually
+from tests.proxy import Proxy
+from tests.store.records import DEFAULTS
+
+pytestmark = pytest.mark.postgresql_only
+
+A_MOMENT = 0.1
+LONG = 10.0
+
+
+@dataclass
+class Node:
+    """What of a node talks to its neighbours."""
+
+    name: str
+    store: PostgresStore
+    feed: Feed = field(default_factory=Feed)
+    rooms: list[list[str]] = field(default_factory=list)
+    dues: int = 0
+
+    def __post_init__(self) -> None:
+        context = EngineContext(Receipts([b"secret"]), node_id=self.name)
+        self.lease = Lease(self.store, context, 60_000)
+        self.neighbours = Neighbours(self.store, context, self.lease, self.feed)
+        self.neighbours.room_for = lambda steps: self.rooms.append(list(steps))
+        self.neighbours.due = self._count
+
+    def _count(self) -> None:
+        self.dues += 1
+
+
+@pytest.fixture
+def proxy(new_database: NewDatabase) -> Iterator[Proxy]:
+    with Proxy(new_database()) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def spoken(proxy: Proxy) -> AsyncIterator[list[dict[str, Any]]]:
+    """Every word that is said, as anybody hears it."""
+    words: list[dict[str, Any]] = []
+    connection: Connection = await asyncpg.connect(proxy.dsn)
+    await connection.add_listener(CHANNEL, lambda *heard: words.append(orjson.loads(heard[-1])))
+    yield words
+    connection.terminate()
+
+
+@pytest.fixture
+async def nodes(proxy: Proxy) -> AsyncIterator[tuple[Node, Node]]:
+    pair = [Node(name, PostgresStore(proxy.dsn, StillClock(), DEFAULTS)) for name in ("one", "two")]
+    for node in pair:
+        await node.store.open()
+    for node in (*pair, pair[0]):  # the first must hear of the second
+        await node.lease.keep()
+    await until_they_listen(pair)
+    yield pair[0], pair[1]
+    for node in pair:
+        await node.neighbours.stop()
+        await node.store.close()
+
+
+async def until_they_listen(pair: list[Node]) -> None:
+    """Talk until everybody hears: a connection that listens may be a moment late. Then forget what was heard."""
+
+    async def all_hear() -> bool:
+        for node in pair:
+            node.neighbours.tell(due=True)
+        return all(node.dues for node in pair)
+
+    await eventually(all_hear, what="ears")
+    for node in pair:
+        await node.neighbours.finish()
+    await heard_all(*pair)
+    for node in pair:
+        node.rooms.clear()
+        node.dues = 0
+
+
+async def heard_all(*nodes: Node) -> None:
+    """Whatever these have said before has been heard: words come in their order."""
+    mark = orjson.dumps({"from": "somebody", "flows": [], "steps": ["the mark"], "due": False}).decode()
+    for node in nodes:
+        await node.neighbours.finish()
+    await nodes[0].store.notify(mark)
+    for node in nodes:
+        await eventually(partial(has_heard, node, "the mark"), what="the mark")
+        node.rooms.remove(["the mark"])
+
+
+def has_heard(node: Node, step_id: str) -> bool:
+    return any(step_id in room for room in node.rooms)
+
+
+async def rung(subscription: Subscription, within: float = LONG) -> bool:
+    waiting = asyncio.create_task(subscription.wait(2 * LONG))
+    done, _ = await asyncio.wait({waiting}, timeout=within)
+    waiting.cancel()
+    return bool(done)
+
+
+Pair = tuple[Node, Node]
+Words = list[dict[str, Any]]
+
+
+async def test_a_flow_that_changed_rings_for_whoever_reads_it_elsewhere(nodes: Pair) -> None:
+    one, two = nodes
+    with two.feed.subscribe("flow") as of_flow, two.feed.subscribe(None) as of_all, two.feed.subscribe("x") as other:
+        one.neighbours.tell(flows=["flow"])
+        assert await rung(of_flow)
+        assert await rung(of_all)
+        await heard_all(*nodes)
+        assert not await rung(other, A_MOMENT)
+
+
+async def test_room_and_due_work_are_told(nodes: Pair) -> None:
+    one, two = nodes
+    one.neighbours.tell(steps=["b", "a"])
+    await eventually(lambda: two.rooms, what="word of the room")
+    assert (two.rooms, two.dues) == ([["a", "b"]], 0)
+    one.neighbours.tell(due=True)
+    await eventually(lambda: two.dues, what="word of due work")
+    assert (two.rooms, two.dues) == ([["a", "b"]], 1)
+
+
+async def test_nobody_minds_its_own_words(nodes: Pair) -> None:
+    one, _ = nodes
+    with one.feed.subscribe("flow") as subscription:
+        one.neighbours.tell(flows=["flow"], steps=["step"], due=True)
+        await heard_all(*nodes)
+        assert not await rung(subscription, A_MOMENT)
+    assert (one.rooms, one.dues) == ([], 0)
+
+
+async def test_what_is_told_in_one_moment_is_one_word(nodes: Pair, spoken: Words) -> None:
+    one, two = nodes
+    spoken.clear()
+    for number in range(50):
+        one.neighbours.tell(flows=[f"flow-{number % 5}"], steps=["step"] if number == 7 else [], due=number == 9)
+    await eventually(lambda: two.dues, what="the word")
+    await eventually(lambda: spoken, what="the word")
+    flows = [f"flow-{number}" for number in range(5)]
+    assert spoken == [{"from": "one", "flows": flows, "steps": ["step"], "due": True}]
+
+
+async def test_what_is_told_while_a_word_is_said_is_said_after_it(nodes: Pair, spoken: Words) -> None:
+    one, two = nodes
+    for number in range(20):
+        one.neighbours.tell(steps=[f"step-{number}"])
+        await eventually(partial(has_heard, two, f"step-{number}"), what="the word")
+    assert sorted({step for room in two.rooms for step in room}) == sorted(f"step-{number}" for number in range(20))
+
+
+async def test_alone_a_node_says_nothing(nodes: Pair, spoken: Words) -> None:
+    one, two = nodes
+    await two.lease.leave()
+    await one.lease.keep()
+    spoken.clear()
+    one.neighbours.tell(flows=["flow"], steps=["step"], due=True)
+    await one.neighbours.finish()
+    two.neighbours.tell(steps=["the end"])  # it has not looked round since, and still believes in the other
+    await eventually(lambda: spoken, what="the word")
+    assert [word["steps"] for word in spoken] == [["the end"]]
+
+
+@pytest.mark.parametrize("many", [MOST_FLOWS, MOST_FLOWS + 1])
+async def test_more_flows_than_can_be_told_are_any_flow(nodes: Pair, spoken: Words, many: int) -> None:
+    one, two = nodes
+    spoken.clear()
+    with two.feed.subscribe("a reader") as subscription:
+        one.neighbours.tell(flows=[f"f{number}" for number in range(many)], steps=["step"])
+        await eventually(partial(has_heard, two, "step"), what="the word")
+        assert await rung(subscription, A_MOMENT) == (many > MOST_FLOWS)
+    await eventually(lambda: spoken, what="the word")
+    assert (spoken[0]["flows"] is None) == (many > MOST_FLOWS)
+
+
+async def test_ids_that_are_too_long_for_a_message_are_any(nodes: Pair, spoken: Words) -> None:
+    """A message of PostgreSQL has a limit; whoever has no room heard of finds out by itself."""
+    one, two = nodes
+    spoken.clear()
+    with two.feed.subscribe("a reader") as subscription:
+        one.neighbours.tell(flows=["f" * 200 + str(number) for number in range(50)], steps=["step"], due=True)
+        assert await rung(subscription)
+    await eventually(lambda: two.dues and spoken, what="word of due work")
+    assert [(word["flows"], word["steps"]) for word in spoken] == [(None, [])]
+
+
+async def test_a_word_that_cannot_be_said_is_forgotten(nodes: Pair, proxy: Proxy, spoken: Words) -> None:
+    one, two = nodes
+    proxy.refuse()
+    one.neighbours.tell(steps=["lost"])
+    await one.neighbours.finish()
+    proxy.admit()
+
+    async def told() -> bool:
+        one.neighbours.tell(steps=["later"])
+        return has_heard(two, "later")
+
+    await eventually(told, what="the next word")
+    assert not has_heard(two, "lost")
+
+
+@pytest.mark.parametrize(
+    "noise",
+    ["", "no json", "[]", "5", "null", '"text"', "{}", '{"from": "x"}', '{"from": "x", "flows": [], "steps": []}'],
+)
+async def test_what_others_say_on_the_same_channel_is_ignored(nodes: Pair, noise: str) -> None:
+    one, two = nodes
+    with two.feed.subscribe("flow") as subscription:
+        await one.store.notify(noise)
+        await heard_all(*nodes)
+        assert not await rung(subscription, A_MOMENT)
+    assert (two.rooms, two.dues) == ([], 0)
+
+
+async def test_last_words_are_said(nodes: Pair) -> None:
+    one, two = nodes
+    one.neighbours.tell(steps=["last"])
+    await one.neighbours.finish()
+    await eventually(partial(has_heard, two, "last"), what="the last words")
+    await one.neighbours.finish()
+
+
+async def test_whoever_is_stopped_says_no_more(nodes: Pair) -> None:
+    one, two = nodes
+    one.neighbours.tell(steps=["unsaid"])
+    await one.neighbours.stop()
+    await heard_all(*nodes)
+    assert not has_heard(two, "unsaid")
