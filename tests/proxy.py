@@ -47,6 +47,10 @@ class Proxy:
         """The DSN that it was given, by way of this proxy."""
         return self._dsn._replace(netloc=f"{self._dsn.netloc.rpartition('@')[0]}@127.0.0.1:{self.port}").geturl()
 
+    @property
+    def database(self) -> str:
+        return self._dsn.path[1:]
+
     def __enter__(self) -> Self:
         self._thread.start()
         self.admit()

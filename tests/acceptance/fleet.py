@@ -59,7 +59,7 @@ class Fleet:
         """Wait until every node is up again."""
         async with asyncio.timeout(within):
             await asyncio.gather(*self._tasks)
-        assert self._up == set(self.nodes)
+        assert self._up == set(self.nodes), "every node is up again"
 
     async def strike(self) -> None:
         """Hit one of the nodes that are up, so that at least one is left; waits while there are too few."""

@@ -11,6 +11,8 @@ from tests.wire import Api
 
 STEP = "job"
 PATH = "/job"
+NO_SWEEPS = {"sweep_interval_ms": 60_000}
+"""For engines whose store cannot be written: what a test asks for shall not wait behind what they do by themselves."""
 
 
 async def dispatched(

@@ -14,6 +14,7 @@ from tests.integration.several_nodes import (
     ONLY_BY_WORD,
     PROMPT_SECONDS,
     deafen,
+    hand,
     introduce,
     node_id,
     on,
@@ -186,6 +187,43 @@ async def test_room_that_a_node_left_behind_is_used(
     await endpoint.received(PATH, 2, within=PROMPT_SECONDS)
     assert (await b.final(first))["status"] == (await b.final(second))["status"] == "completed"
     assert await senders(b, second) == [node_id(stays)]
+
+
+async def test_what_was_passed_over_is_not_forgotten(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    """Somebody had the flow in hand when the node looked for what is due: it looks again soon, not at its next tick."""
+    [node] = await start_nodes(start_node, 1, **ONLY_BY_WORD)
+    api = connect(node)
+    await api.put_step(STEP, endpoint.url(PATH), work={"init_backoff_ms": 300})
+    endpoint.answer(PATH, Answer(503), Answer())
+    flow_id = await api.start(STEP)
+    await api.until_work(flow_id, "not_completed")
+    async with hand(node) as connection, connection.transaction():
+        await connection.execute("SELECT 1 FROM flows WHERE flow_id = $1 FOR UPDATE", flow_id)
+        await elapsed(0.6)
+        assert len(endpoint.requests(PATH)) == 1
+    await endpoint.received(PATH, 2, within=PROMPT_SECONDS)
+
+
+async def test_word_of_room_is_heeded_by_whoever_has_work_for_it(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    """Also by a node that never came to believe the step to be full: it knows that something is due."""
+    there, release = await busy_node(start_node, connect, endpoint, **ONLY_BY_WORD)
+    here = await start_node(**ONLY_BY_WORD)
+    await introduce(here, there)
+    slots = here.engine.engine.slots
+    a, b = connect(here), connect(there)
+    await a.put_step(STEP, endpoint.url(PATH), work={"parallelism": 1})
+    await a.start(STEP)
+    received = await endpoint.received(PATH)
+    await a.start(STEP)
+    await until_full(here)
+    slots.full.clear()
+    await succeed(b, received)
+    await endpoint.received(PATH, 2, within=PROMPT_SECONDS)
+    release.set()
 
 
 async def test_a_new_limit_counts_everywhere_at_once(

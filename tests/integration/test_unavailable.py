@@ -12,8 +12,8 @@ import pytest
 from counterfoil.testing import Answer, Received, StepEndpoint
 from tests.by_hand import locked
 from tests.eventually import eventually
-from tests.integration.scenario import PATH, STEP, dispatched, place_of
-from tests.running import Connect, Node, StartNode
+from tests.integration.scenario import NO_SWEEPS, PATH, STEP, dispatched, place_of
+from tests.running import Connect, StartNode
 from tests.wire import Api, Reply
 
 SUCCESS = {"success": True, "outputs": {"a": 1}}
@@ -34,12 +34,18 @@ async def accepted(api: Api, received: Received) -> bool:
     return True
 
 
-async def test_a_locked_database(node: Node, api: Api, endpoint: StepEndpoint) -> None:
+async def test_a_locked_database(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
     """503 while it lasts, for every change; reads go on; afterwards the same request is accepted."""
+    node = await start_node(**NO_SWEEPS)
+    api = connect(node)
     flow_id, received = await dispatched(api, endpoint)
     async with locked(place_of(node)):
-        unavailable(await api.complete(received, SUCCESS))
-        unavailable(await api.post("/api/v1/flows", {"goals": [STEP], "flow_id": "second"}))
+        changes = [
+            api.complete(received, SUCCESS),
+            api.post("/api/v1/flows", {"goals": [STEP], "flow_id": "second"}),
+        ]
+        for reply in await asyncio.gather(*changes):
+            unavailable(reply)
         assert (await api.work(flow_id))["status"] == "active"
         assert (await api.get("/healthz")).status == 200
     await eventually(lambda: accepted(api, received))

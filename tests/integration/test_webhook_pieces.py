@@ -19,9 +19,9 @@ from counterfoil.domain.receipts import Receipts
 from counterfoil.testing import Received, StepEndpoint
 from tests.by_hand import locked
 from tests.eventually import elapsed, eventually
-from tests.integration.scenario import PATH, STEP, dispatched, place_of
+from tests.integration.scenario import NO_SWEEPS, PATH, STEP, dispatched, place_of
 from tests.rawhttp import RawAnswer, RawConnection, post_bytes, raw_connection
-from tests.running import Connect, Node, StartNode
+from tests.running import Connect, StartNode
 from tests.wire import Api, signature_headers
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -284,8 +284,9 @@ async def test_heartbeats_and_reads_are_not_mistaken_for_completions(api: Api, e
     assert (work["status"], work["progress"]) == ("active", 0.5)
 
 
-async def test_the_store_is_away(node: Node, connect: Connect, endpoint: StepEndpoint) -> None:
+async def test_the_store_is_away(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
     """503 with Retry-After, whichever way the completion came, and accepted on the same connection afterwards."""
+    node = await start_node(**NO_SWEEPS)
     api = connect(node)
     received = [(await fresh(api, endpoint))[1] for _ in WAYS]
     async with locked(place_of(node)):

@@ -93,3 +93,9 @@ def batch_of(
         return world
 
     return Batch([(command, told.append) for command in commands], make_world, lambda: NOW)
+
+
+async def are_waiting(eye: Connection, count: int) -> bool:
+    """Whether so many connections to the same database wait for a lock; the server has other databases as well."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return int(await eye.fetchval(waiting)) == count

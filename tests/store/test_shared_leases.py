@@ -17,7 +17,7 @@ from counterfoil.store.postgres.transaction import LeaseLost
 from counterfoil.store.protocol import Store
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
-from tests.store.backends import NewConnection, batch_of
+from tests.store.backends import NewConnection, are_waiting, batch_of
 from tests.store.nodes import LEASE_MS, Node, add_item, orphans, register, success
 
 pytestmark = pytest.mark.postgresql_only
@@ -122,7 +122,7 @@ async def test_a_lease_that_was_found_lapsed_is_not_renewed_meanwhile(
     async with holding.transaction(), searching.transaction():
         await holding.fetch("SELECT 1 FROM nodes FOR SHARE")
         renewal = asyncio.create_task(store.renew("late", LEASE_MS))
-        await eventually(lambda: eye.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"), what="the renewal")
+        await eventually(lambda: are_waiting(eye, 1), what="the renewal at the lock")
         await eventually(lambda: has_lapsed(eye), what="the end of the lease")
         assert [tuple(row) for row in await searching.fetch(text, *values)] == [("work", "late")]
     assert await renewal is None

@@ -12,7 +12,6 @@ from counterfoil.domain.results import StepResult
 from counterfoil.engine.complete import Complete, Completion
 from counterfoil.engine.steps import PutStep
 from counterfoil.store.commit import StoreFailure
-from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
@@ -20,7 +19,7 @@ from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.postgres import free_port
 from tests.proxy import CommitFault, Proxy
-from tests.store.backends import NewConnection
+from tests.store.backends import NewConnection, are_waiting
 from tests.store.nodes import LEASE_MS, Node, add_item, register, success
 from tests.store.records import DEFAULTS, RETRY, step_version
 
@@ -130,20 +129,15 @@ async def test_a_commit_that_is_still_under_way_is_waited_for(
     await holding.execute("SELECT pg_advisory_lock(1)")
     once(proxy, "forwarded")
     answering = asyncio.create_task(node.outcome(success("work")))
-    await eventually(lambda: is_waiting(eye, 2), what="the commit, and whoever asks after it")
+    await eventually(lambda: are_waiting(eye, 2), what="the commit, and whoever asks after it")
     assert not answering.done()
     if end == "dies":
-        committing = "SELECT pid FROM pg_stat_activity WHERE query = 'COMMIT' AND state = 'active'"
-        await eye.fetch(f"SELECT pg_terminate_backend(pid, 5000) FROM ({committing}) AS it")
+        committing = "datname = current_database() AND query = 'COMMIT' AND state = 'active'"
+        await eye.fetch(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {committing}")
     await holding.execute("SELECT pg_advisory_unlock(1)")
     assert await answering == "accepted"
     assert await told(store) == ENDED
     assert proxy.commits == (1 if end == "commits" else 2), "it is done again only if it does not hold"
-
-
-async def is_waiting(eye: Connection, count: int) -> bool:
-    waiting: int = await eye.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    return waiting == count
 
 
 @pytest.mark.parametrize("fault", [*HOLDING, *LOST])

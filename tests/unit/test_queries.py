@@ -248,9 +248,12 @@ async def test_figures_for_the_metrics(simulator: Simulator) -> None:
     assert b'counterfoil_oldest_waiting_seconds{step="a"} 1.5' in simulator.engine.metrics.render()[0]
 
 
-async def test_health(simulator: Simulator) -> None:
+async def test_health(simulator: Simulator, store_name: str) -> None:
     await start(simulator, "flow")
-    assert await simulator.engine.health() == {"store": {"last_seq": 4, "backlog": 0}, "sweeps": {}}
+    health = await simulator.engine.health()
+    node = {"id": simulator.engine.context.node_id, "lease_held": True, "other_nodes": 0}
+    shared = {"node": node} if store_name == "postgresql" else {}
+    assert health == {"store": {"last_seq": 4, "backlog": 0}, "sweeps": {}, **shared}
 
     def dead() -> dict[str, Any]:
         raise Unavailable("sweeps are not running")

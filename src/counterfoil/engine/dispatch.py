@@ -1,7 +1,7 @@
 """Dispatching: send what was claimed, and record what the endpoint said.
 
 The protocol. An attempt is sent only after its intent was committed (``committed`` is called with what the batch
-wrote), and only while the lease holds under which it was claimed. Its reply is recorded against that very attempt of
+wrote), and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded against that very attempt of
 that very owner: if anything else happened to the item in the meantime (a webhook, a deadline, a cancellation), the
 reply is too late and changes nothing.
 """
@@ -174,7 +174,7 @@ class Dispatcher:
                 body=body,
                 headers=self._headers(work, body),
                 timeout_ms=step.work.ack_timeout_ms,
-                may_send=partial(self._lease.holds, work.owner),
+                may_send=partial(self._may_send, work),
             )
         except Exception:  # a bug, and perhaps sent: better unknown now than silent until the deadline
             log.exception("dispatch_failed", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
@@ -185,6 +185,11 @@ class Dispatcher:
                 self.freed()
         outcome = classify(reply, step.definition.kind)
         await self._record(RecordReply(work, outcome, reply.status, self._context.retry_rules()), work)
+
+    def _may_send(self, work: Work) -> bool:
+        """Whether the attempt is still this node's: nobody can have taken it over, nor given it up for its silence."""
+        in_time = work.due_at is None or self._context.clock() < work.due_at
+        return in_time and self._lease.holds(work.owner)
 
     async def _record(self, command: RecordReply, work: Work) -> None:
         """A reply must not get lost because the store is away for a moment: try until it is recorded."""

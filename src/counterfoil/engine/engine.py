@@ -14,7 +14,7 @@ from typing import Protocol
 
 from counterfoil.domain.errors import CounterfoilError, InvalidSignature, InvalidStep, Unavailable, UnknownReceipt
 from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.model import StepVersion
+from counterfoil.domain.model import StepVersion, step_of
 from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.steps import StepDefinition
@@ -256,9 +256,11 @@ class Engine:
 
     def _make_room(self, steps: Iterable[str]) -> None:
         """Something of these steps has come back: those that had as much out as they may can send again."""
-        full = self.slots.full.intersection(steps)
-        if full:
-            self.slots.full -= full
+        slots, freed = self.slots, frozenset(steps)
+        full = slots.full & freed
+        slots.full -= full
+        # What is due may have been passed over, because another node had it in hand, without a look at the limit.
+        if full or (freed and any(step_of(lane) in freed for lane in slots.waiting)):
             self.wakeups.now(SweepName.REQUEUE)
 
     async def keep_lease(self) -> None:

@@ -45,6 +45,7 @@ class SweepRunner:
         self._engine = engine
         self._loop = loop
         self._rung = False
+        self._postponed = False
         self._task: asyncio.Task[None] | None = None
         self.finished_at = engine.context.clock()
 
@@ -67,12 +68,15 @@ class SweepRunner:
                 items = await self.sweep.run_once(now, ROUND)
                 due_at = await self.sweep.next_due()
             except (StoreFailure, Unavailable) as error:
-                log.warning("sweep_postponed", sweep=self.sweep.name, reason=str(error))
+                if not self._postponed:  # one line an outage is enough
+                    log.warning("sweep_postponed", sweep=self.sweep.name, reason=str(error))
+                self._postponed = True
                 self._loop.wake(self.sweep.name, clock() + POSTPONED_MS)
                 return
             except Exception:
                 log.exception("sweep_failed", sweep=self.sweep.name)
                 return
+            self._postponed = False
             self._engine.metrics.swept(self.sweep.name, items)
             self.finished_at = clock()
             if items:

@@ -45,7 +45,10 @@ class RequeueSweep:
         share = max(1, room // len(ready))
         lanes_text = orjson.dumps(ready).decode()
         find = Find.of("find_claimable", lanes=lanes_text, now=now, share=share, limit=room)
-        return sum(await engine.commit.submit(ForEach(find, Claim)))
+        claimed = sum(await engine.commit.submit(ForEach(find, Claim)))
+        if not claimed and any(step_of(lane) not in slots.full for lane in ready):
+            self._next_due = now  # there is room, and yet nothing was to be had: another node has it in hand
+        return claimed
 
     async def next_due(self) -> int | None:
         return self._next_due

@@ -125,7 +125,7 @@ class Network:
         self, url: str, *, body: bytes, headers: dict[str, str], timeout_ms: int, may_send: Callable[[], bool]
     ) -> Reply:
         if not may_send():
-            return Reply(Delivery.NOT_DELIVERED, error="this node lost its lease before anything was sent")
+            return Reply(Delivery.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent")
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.calls.append(Call(url, orjson.loads(body), headers, timeout_ms, reply, asyncio.current_task()))
         always = self._always.get(url)

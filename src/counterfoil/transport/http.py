@@ -147,7 +147,9 @@ class HttpTransport:
             )
         except _FAULTS as error:
             if payload.refused:
-                return Reply(Delivery.NOT_DELIVERED, error="this node lost its lease before anything was sent")
+                return Reply(
+                    Delivery.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent"
+                )
             return _fault(error, sent=payload.sent, timeout_ms=timeout_ms)
         return await self._answer(response, timeout_ms)
 

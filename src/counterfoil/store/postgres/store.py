@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
+from asyncpg import ReadOnlySQLTransactionError
 
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
@@ -40,6 +41,8 @@ TRYING_SECONDS = 5.0
 """How long it is begun again, however often: those whose commands are in it wait."""
 STATEMENT_SECONDS = 30.0
 """A query that takes longer than this is given up, though the server be there (see store/postgres/pulse.py)."""
+USELESS_SECONDS = 0.5
+"""How long a server is left alone that let the writer in and then would not do its work (a standby, say)."""
 DOUBT_SECONDS = 2.0
 """How long the commands of a commit in doubt wait for the truth, before they are told to ask again."""
 
@@ -67,6 +70,7 @@ class PostgresStore:
         self._pulse = Pulse(self._gate)
         self._writer: Connection | None = None
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
+        self._useless = (0.0, "")
         self._guard = secrets.randbits(62)
         self._begin = begin_statement(self._guard)
         self._tail = Tail()
@@ -123,7 +127,7 @@ class PostgresStore:
                 batch.restart()
             connection = self._writer
             if connection is None or connection.is_closed():
-                connection = self._writer = await self._connect()
+                connection = await self._new_writer()
                 reconnected = True
             try:
                 with self._pulse.watch(connection):
@@ -142,6 +146,7 @@ class PostgresStore:
             except FAULTS as error:
                 self._drop_writer()
                 if reconnected:
+                    self._note_useless(error)
                     raise StoreFailure(explain(error)) from error
             except BaseException:
                 self._drop_writer()
@@ -193,6 +198,18 @@ class PostgresStore:
         self._writer = connection
         log.info("commit_resolved", holds=bool(found))
         return bool(found)
+
+    async def _new_writer(self) -> Connection:
+        until, reason = self._useless
+        if time.monotonic() < until:
+            raise StoreFailure(reason)
+        self._writer = await self._connect()
+        return self._writer
+
+    def _note_useless(self, error: BaseException) -> None:
+        """A new connection failed: because of the server, or only because of what was asked of it."""
+        if not is_answer(error) or isinstance(error, ReadOnlySQLTransactionError):
+            self._useless = (time.monotonic() + USELESS_SECONDS, explain(error))
 
     def _drop_writer(self) -> None:
         if self._writer is not None:

@@ -1,0 +1,367 @@
+"""The machine that makes things happen to one flow, in any order, and compares it with a plain model after every step.
+
+The database is a real one, of either store. The network, the clock and the crashes are simulated, which is what lets
+Hypothesis choose them: answers that come late or never, reports before, during and after, repeats, sweeps that run
+late, and a process that dies around a commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from collections.abc import Coroutine
+from typing import Any
+
+import orjson
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from counterfoil.domain.errors import CounterfoilError, FlowFinal
+from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.domain.time import optional_rfc3339
+from counterfoil.engine.wakeups import SweepName
+from counterfoil.testing.simulator import Call, CrashPoint, Simulator, answered
+from tests.by_hand import Place
+from tests.property.choices import (
+    ANSWERS,
+    CANCEL_URL,
+    DEFAULTS,
+    GIVEN_BACK,
+    ITEM,
+    MOVES,
+    PROGRESS,
+    REJECTED,
+    REPLIES,
+    REPORTS,
+    RULES,
+    SAID,
+    SWEEPS,
+    definition_of,
+)
+from tests.property.model import LONGEST_RETRY_AFTER_MS, FlowModel, Item, Report, Rules
+
+SHOWN = ("status", "attempt", "next_attempt_at", "deadline_at", "outputs", "progress", "message", "recorded_at")
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Rules are the things that happen; the invariants compare the engine with the model after each of them."""
+
+    def __init__(self, place: Place, doctor_every: int) -> None:
+        super().__init__()
+        self.doctor_due = itertools.cycle(number == 0 for number in range(doctor_every))
+        self.runner = asyncio.Runner()
+        self.simulator = Simulator(place, defaults=DEFAULTS, retry_after_limit_ms=LONGEST_RETRY_AFTER_MS)
+        self.simulator.network.always(CANCEL_URL, answered(503))
+        self.outcomes: dict[str, tuple[Any, ...]] = {}
+        self.cancel_calls = 0
+        self.flows = 0
+        self.processes = 0
+        self.start_process()
+
+    def teardown(self) -> None:
+        try:
+            if self.flows:
+                self.come_to_rest()
+        finally:
+            self.runner.run(self.simulator.crash())
+            self.runner.close()
+
+    @property
+    def now(self) -> int:
+        return self.simulator.clock()
+
+    @property
+    def active(self) -> bool:
+        return self.flow.status == "active"
+
+    def run(self, action: Coroutine[Any, Any, Any]) -> Any:
+        """The answer of an action, or the code with which it was refused."""
+        try:
+            return self.runner.run(action)
+        except CounterfoilError as error:
+            return error.code
+
+    def item(self, number: int) -> Item:
+        return list(self.flow.items.values())[number % len(self.flow.items)]
+
+    # What happens ------------------------------------------------------------------------------------------------
+
+    @initialize(steps=st.lists(RULES, min_size=1, max_size=2))
+    def start_flow(self, steps: list[Rules]) -> None:
+        self.flows += 1
+        self.flow_id = f"flow-{self.flows}"
+        self.flow = FlowModel(
+            {f"step-{number}": Item(f"step-{number}", rules, self.now) for number, rules in enumerate(steps)}
+        )
+        self.runner.run(self.starting(self.flow))
+        for item in self.flow.items.values():
+            if not item.rules.queued:
+                item.claim(self.now, self.processes)
+        shown = self.runner.run(self.simulator.engine.queries.flow(self.flow_id))
+        self.work_ids = {step_id: step["work"][0]["work_id"] for step_id, step in shown["steps"].items()}
+
+    @precondition(lambda self: not self.active)
+    @rule(steps=st.lists(RULES, min_size=1, max_size=2))
+    def start_another_flow(self, steps: list[Rules]) -> None:
+        """The steps are defined anew; what is still on the wire for the old flow stays there."""
+        self.cancel_calls += sum(item.cancel_calls for item in self.flow.items.values())
+        self.runner.run(self.simulator.sweep(SweepName.REQUEUE))  # nobody waits in the lanes any more
+        self.start_flow(steps)
+
+    @precondition(lambda self: not self.active)
+    @rule(number=ITEM, reports=st.lists(REPORTS, min_size=1, max_size=3))
+    def come_too_late(self, number: int, reports: list[Report]) -> None:
+        """Everything that may be said to a flow that has ended."""
+        item = self.item(number)
+        said = item.said and Report(item.said[0], item.said[1], item.said[2])
+        for report in [*reports, said or reports[0]]:
+            self.report(number, report)
+        self.heartbeat(number, 0.5, None)
+        self.cancel(chance=0)
+
+    @precondition(lambda self: self.active)
+    @rule(number=ITEM, report=REPORTS)
+    def report(self, number: int, report: Report) -> None:
+        item = self.item(number)
+        answer = self.run(self.reporting(item, report))
+        expected = item.report(report, self.now)
+        self.flow.settle(self.now)
+        if isinstance(answer, str):
+            assert answer == expected
+        else:
+            assert (answer.verdict, answer.status) == (expected, item.status)
+
+    @precondition(lambda self: self.active)
+    @rule(number=ITEM, progress=PROGRESS, message=st.sampled_from([None, "a", "rendering \u2028 \x7f"]))
+    def heartbeat(self, number: int, progress: float | None, message: str | None) -> None:
+        item = self.item(number)
+        beating = self.simulator.engine.heartbeat(self.holder(item), Heartbeat(progress=progress, message=message))
+        answer = self.run(beating)
+        expected = item.beat(progress, message, self.now)
+        if isinstance(answer, str):
+            assert answer == expected
+        else:
+            assert (answer.deadline_at, answer.cancel_requested) == (item.deadline_at, item.status == "cancelled")
+
+    @precondition(lambda self: self.simulator.network.waiting())
+    @rule(which=st.integers(0, 3), kind=ANSWERS)
+    def an_endpoint_answers(self, which: int, kind: str) -> None:
+        self.endpoint_answers(self.waiting_call(which), kind)
+
+    @precondition(lambda self: self.simulator.network.waiting())
+    @rule(kind=ANSWERS)
+    def the_last_endpoint_answers(self, kind: str) -> None:
+        self.endpoint_answers(self.waiting_call(-1), kind)
+
+    @precondition(lambda self: self.active)
+    @rule(chance=st.integers(0, 7))
+    def cancel(self, chance: int) -> None:
+        if chance:
+            return  # most flows shall live longer than that
+        answer = self.run(self.simulator.engine.cancel_flow(self.flow_id))
+        if self.flow.status in ("completed", "failed"):
+            assert answer == FlowFinal.code
+        elif self.active:
+            self.flow.finish("cancelled", self.now)
+
+    @precondition(lambda self: self.active)
+    @rule(milliseconds=MOVES, sweeps=SWEEPS)
+    def time_passes(self, milliseconds: int, sweeps: list[SweepName]) -> None:
+        self.simulator.clock.advance(milliseconds)
+        for name in sweeps:
+            self.runner.run(self.simulator.sweep(name))
+            self.apply_sweep(self.flow, name)
+
+    @precondition(lambda self: self.active)
+    @rule()
+    def the_next_attempt_is_due(self) -> None:
+        waiting = [item.due_at for item in self.flow.items.values() if item.status in ("pending", "not_completed")]
+        self.time_passes(max(0, min(waiting, default=self.now) - self.now), [SweepName.REQUEUE])
+
+    @precondition(lambda self: self.active)
+    @rule(milliseconds=MOVES)
+    def time_passes_unnoticed(self, milliseconds: int) -> None:
+        self.simulator.clock.advance(milliseconds)
+
+    @rule(
+        during=st.sampled_from(["nothing", "stop", "report", "answer", "sweep", "cancel"]),
+        point=st.sampled_from(CrashPoint),
+        number=ITEM,
+        report=REPORTS,
+        kind=ANSWERS,
+        sweep=st.sampled_from(SweepName),
+        chance=st.integers(0, 7),
+    )
+    def restart(
+        self, during: str, point: CrashPoint, number: int, report: Report, kind: str, sweep: SweepName, chance: int
+    ) -> None:
+        """Stop or crash, around a commit or not, and start anew on the same database."""
+        after = copy.deepcopy(self.flow)
+        if during == "report":
+            self.crash_during(self.expect_report(after, number, report), point, after)
+        elif during == "answer" and self.simulator.network.waiting():
+            call = self.waiting_call(number)
+            self.apply_answer(after, call, kind)
+            self.crash_during(self.simulator.network.answer(call, REPLIES[kind]), point, after)
+        elif during == "sweep":
+            self.apply_sweep(after, sweep)
+            self.crash_during(self.simulator.sweep(sweep), point, after)
+        elif during == "cancel" and self.active and not chance:
+            after.finish("cancelled", self.now)
+            self.crash_during(self.simulator.engine.cancel_flow(self.flow_id), point, after)
+        else:
+            self.runner.run(self.simulator.stop() if during == "stop" else self.simulator.crash())
+        self.start_process()
+
+    # What it means -----------------------------------------------------------------------------------------------
+
+    def start_process(self) -> None:
+        self.processes += 1
+        self.runner.run(self.simulator.start())
+
+    async def starting(self, flow: FlowModel) -> None:
+        engine = self.simulator.engine
+        for step_id, item in flow.items.items():
+            await engine.put_step(step_id, definition_of(item.rules, step_id))
+        await engine.start_flow(StartFlow(flow_id=self.flow_id, goals=list(flow.items)))
+
+    def endpoint_answers(self, call: Call, kind: str) -> None:
+        self.runner.run(self.simulator.network.answer(call, REPLIES[kind]))
+        self.apply_answer(self.flow, call, kind)
+
+    def expect_report(self, flow: FlowModel, number: int, report: Report) -> Coroutine[Any, Any, Any]:
+        item = flow.items[self.item(number).step_id]
+        item.report(report, self.now)
+        flow.settle(self.now)
+        return self.reporting(item, report)
+
+    def reporting(self, item: Item, report: Report) -> Coroutine[Any, Any, Any]:
+        return self.simulator.engine.complete(self.holder(item), StepResult.model_validate(report.body()))
+
+    def holder(self, item: Item) -> str:
+        """The work item, by the receipt that its worker was sent, whichever process issued it."""
+        engine, work_id = self.simulator.engine, self.work_ids[item.step_id]
+        sent = [call.token for call in self.dispatches() if call.metadata["work_id"] == work_id]
+        token = sent[0] if sent else engine.context.receipts.issue(self.flow_id, item.step_id, work_id)
+        return engine.work_of(self.flow_id, item.step_id, token)
+
+    def dispatches(self) -> list[Call]:
+        return [call for call in self.simulator.network.calls if call.url != CANCEL_URL]
+
+    def waiting_call(self, which: int) -> Call:
+        calls = self.simulator.network.waiting()
+        return calls[which % len(calls)]
+
+    def apply_answer(self, flow: FlowModel, call: Call, kind: str) -> None:
+        item = flow.items.get(call.metadata["step_id"])
+        if item is None or call.metadata["work_id"] != self.work_ids[item.step_id]:
+            return  # of a flow that has ended
+        if item.status != "active" or item.sending != call.attempt:
+            return  # too late: something else has decided the attempt
+        if kind in GIVEN_BACK:
+            item.give_back(GIVEN_BACK[kind][0], self.now, GIVEN_BACK[kind][1])
+        elif kind in REJECTED:
+            item.end("failed", self.now, REJECTED[kind])
+        elif kind in ("retriable", "old_retriable"):
+            item.give_back_by(SAID[kind], self.now)
+        elif kind == "failed":
+            item.conclude(SAID[kind], self.now)
+        elif item.rules.kind == "async":
+            item.acknowledge()
+        elif kind == "odd":
+            item.end("failed", self.now, "INVALID_RESPONSE")
+        else:
+            item.conclude(SAID.get(kind, Report(True)), self.now)
+        flow.settle(self.now)
+
+    def apply_sweep(self, flow: FlowModel, name: SweepName) -> None:
+        """What a sweep does, item by item: of two that fail, the first one cancels the other."""
+        if name is SweepName.REQUEUE:
+            for item in flow.items.values():
+                item.claim(self.now, self.processes)
+        elif name is SweepName.DEADLINES:
+            for item in sorted(flow.items.values(), key=lambda item: item.due_at):
+                if item.status == "active" and item.due_at <= self.now:
+                    item.give_back("DEADLINE_EXCEEDED", self.now)
+                    flow.settle(self.now)
+        elif name is SweepName.ORPHANS:
+            for item in sorted(flow.items.values(), key=lambda item: item.sender):
+                if item.status == "active" and item.sending is not None and item.sender != self.processes:
+                    item.give_back("INTERRUPTED", self.now)
+                    flow.settle(self.now)
+
+    def crash_during(self, action: Coroutine[Any, Any, Any], point: CrashPoint, after: FlowModel) -> None:
+        """What was committed has happened, though nobody was told; what was not has not."""
+        reached = self.runner.run(self.simulator.crash_during(action, point))
+        if reached and point is CrashPoint.AFTER_COMMIT:
+            self.flow = after
+
+    def come_to_rest(self) -> None:
+        """No flow is ever stuck: left alone, it ends by itself, unless it may try for ever."""
+        for _ in range(12):
+            if self.active:
+                self.time_passes(LONGEST_RETRY_AFTER_MS, [SweepName.ORPHANS, SweepName.DEADLINES, SweepName.REQUEUE])
+        if self.active:
+            assert any(item.rules.max_retries == -1 for item in self.flow.items.values())
+            self.cancel(chance=0)
+        self.engine_and_model_agree()
+        assert self.simulator.examine() == []
+
+    # What must always hold ---------------------------------------------------------------------------------------
+
+    async def look(self) -> tuple[Any, list[Any], int]:
+        """The flow and every work item so far as the API shows them, and how many cancel calls there were."""
+        queries, read = self.simulator.engine.queries, self.simulator.store.read
+        flow = await queries.flow(self.flow_id)
+        items = await queries.work_items(limit=1000)
+        calls = len(await read("find_calls", now=self.now + 10**9, limit=1000))
+        events = await read("journal_after", after=0, limit=100_000)
+        calls += sum(1 for event in events if event[1] in ("cancel_delivered", "cancel_undelivered"))
+        return orjson.loads(orjson.dumps(flow)), orjson.loads(orjson.dumps(items))["work"], calls
+
+    @invariant()
+    def engine_and_model_agree(self) -> None:
+        flow, items, cancel_calls = self.runner.run(self.look())
+        error = flow["error"] and flow["error"]["code"]
+        assert (flow["status"], flow["outputs"], error) == (self.flow.status, self.flow.outputs, self.flow.error)
+        for step_id, item in self.flow.items.items():
+            [work] = flow["steps"][step_id]["work"]
+            assert {name: work[name] for name in SHOWN} | {"error": work["error"] and work["error"]["code"]} == (
+                shown_of(item)
+            )
+        for work in items:
+            if work["status"] in ("succeeded", "failed", "cancelled"):
+                seen = (work["status"], work["outputs"], work["error"], work["recorded_at"])
+                assert self.outcomes.setdefault(work["work_id"], seen) == seen, "the first outcome never changes"
+        expected = self.cancel_calls + sum(item.cancel_calls for item in self.flow.items.values())
+        assert cancel_calls == expected, "every worker that was sent something is told"
+
+    @invariant()
+    def attempts_are_bounded_and_each_is_sent_once(self) -> None:
+        sent = [(call.metadata["work_id"], call.attempt) for call in self.dispatches()]
+        assert len(set(sent)) == len(sent)
+        for item in self.flow.items.values():
+            if item.rules.max_retries >= 0:
+                assert item.attempt <= item.rules.max_retries + 1
+
+    @invariant()
+    def nothing_is_broken(self) -> None:
+        if next(self.doctor_due):
+            assert self.simulator.examine() == []
+
+
+def shown_of(item: Item) -> dict[str, Any]:
+    """What the API must show of an item."""
+    return {
+        "status": item.status,
+        "attempt": item.attempt,
+        "next_attempt_at": optional_rfc3339(item.due_at) if item.status in ("pending", "not_completed") else None,
+        "deadline_at": optional_rfc3339(item.deadline_at),
+        "outputs": item.outputs,
+        "error": item.error,
+        "progress": item.progress,
+        "message": item.message,
+        "recorded_at": optional_rfc3339(item.recorded_at),
+    }
