@@ -151,7 +151,8 @@ class TestNotDelivered:
                 await post(transport, endpoint.url())
             reply = await post(transport, endpoint.url(), may_send=may_send)
             await endpoint.until(lambda: endpoint.hung_up == 1)
-        assert reply == Reply(Delivery.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent")
+        error = "the attempt was no longer this node's when it was to be sent"
+        assert reply == Reply(Delivery.NOT_DELIVERED, error=error)
         assert len(asked) == 1
         assert len(endpoint.exchanges) == int(used_before)
 

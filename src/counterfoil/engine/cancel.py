@@ -68,6 +68,7 @@ class RecordCancelCall:
         if self.retry_at is not None:
             world.call_later(replace(call, attempt=call.attempt + 1, due_at=self.retry_at))
             return
+        world.flow(call.flow_id)  # who writes to a flow's journal has the flow in hand: its numbers stay in order
         kind = EventType.CANCEL_DELIVERED if self.delivered else EventType.CANCEL_UNDELIVERED
         data = {"calls": call.attempt + 1, "note": self.note}
         world.record(Event(kind, now, call.flow_id, call.step_id, call.work_id, data=data))

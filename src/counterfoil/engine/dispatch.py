@@ -1,9 +1,9 @@
 """Dispatching: send what was claimed, and record what the endpoint said.
 
 The protocol. An attempt is sent only after its intent was committed (``committed`` is called with what the batch
-wrote), and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded against that very attempt of
-that very owner: if anything else happened to the item in the meantime (a webhook, a deadline, a cancellation), the
-reply is too late and changes nothing.
+wrote), and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded
+against that very attempt of that very owner: if anything else happened to the item in the meantime (a webhook, a
+deadline, a cancellation), the reply is too late and changes nothing.
 """
 
 from __future__ import annotations
