@@ -82,7 +82,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     missed = [
         str(report.longrepr)
-        for report in terminalreporter.getreports("skipped") + terminalreporter.getreports("failed")
+        for outcome in ("skipped", "failed", "error")
+        for report in terminalreporter.getreports(outcome)
         if UNAVAILABLE in str(report.longrepr)
     ]
     if missed:

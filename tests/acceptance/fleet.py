@@ -12,7 +12,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Fleet:
         self._cluster = cluster
         self._lease_ms = lease_ms
         self._dice = dice
+        self._strikes: list[Callable[[EngineProcess], Coroutine[Any, Any, None]]] = []
         self._up: set[EngineProcess] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._began = time.time()
@@ -66,10 +67,9 @@ class Fleet:
         await eventually(lambda: len(self._up) > 1, within=60.0, what="a second node that is up")
         node = self._dice.choice([node for node in self.nodes if node in self._up])
         self._up.discard(node)
-        if self._dice.random() < 0.5:
-            self._in_background(self._kill(node))
-        else:
-            self._in_background(self._pause(node))
+        if not self._strikes:  # as many of one kind as of the other, also in a short run
+            self._strikes = self._dice.sample([self._kill, self._pause] * 2, 4)
+        self._in_background(self._strikes.pop()(node))
 
     async def restart_database(self, mode: StopMode) -> None:
         """``fast`` cuts all connections, ``immediate`` is a crash of the server."""

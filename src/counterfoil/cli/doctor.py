@@ -25,7 +25,7 @@ OTHER_ADVICE = "a fault of the engine, not of yours: keep a copy of the database
 
 @click.command(short_help="Check the invariants of a database.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="The engine's data directory.")
-@click.option("--store", help="The store itself, such as sqlite:///path.")
+@click.option("--store", help="The store itself: sqlite:///path or postgresql://...")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Settings file (TOML).")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(data: Path | None, store: str | None, config: Path | None, as_json: bool) -> None:

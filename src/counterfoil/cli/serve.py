@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.option("--host", help="Address to serve on (default 127.0.0.1; others need API keys).")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to serve on (default 8080; 0 takes a free one).")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Directory for database and secrets.")
-@click.option("--store", help="Where the state is kept (default: a SQLite file in the data directory).")
+@click.option("--store", help="sqlite:///path or postgresql://... (default: a SQLite file in the data directory).")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Settings file (TOML).")
 def serve(host: str | None, port: int | None, data: Path | None, store: str | None, config: Path | None) -> None:
     """Run the engine until SIGTERM or Ctrl-C.
