@@ -328,3 +328,19 @@ async def leaving(node: Node) -> AsyncIterator[None]:
     await eventually(lambda: node.engine.engine.accepting is False, what="a node that is leaving")
     yield
     await stopping
+
+
+async def test_slow_reads_do_not_cost_the_lease(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    """Leases have a connection of their own: three reads that hang occupy every reader, and nothing else."""
+    node = await start_node(lease_ms=1_000, sweep_interval_ms=100)
+    api, name = connect(node), node_id(node)
+    await dispatched(api, endpoint)
+    async with hand(node) as connection, connection.transaction():
+        await connection.execute("LOCK TABLE flow_labels IN ACCESS EXCLUSIVE MODE")
+        slow = [asyncio.create_task(api.get("/api/v1/flows", label="a:b")) for _ in range(3)]
+        await elapsed(2.5)
+        assert lease_of(node).held
+    assert [(await each).status for each in slow] == [200] * 3
+    assert node_id(node) == name

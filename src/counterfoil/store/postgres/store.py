@@ -1,4 +1,4 @@
-"""The PostgreSQL store: one connection that writes, a few that read, one that listens to the other nodes."""
+"""The PostgreSQL store: one connection that writes, a few that read, one for the lease, one that hears other nodes."""
 
 from __future__ import annotations
 
@@ -70,6 +70,8 @@ class PostgresStore:
         self._pulse = Pulse(self._gate)
         self._writer: Connection | None = None
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
+        self._keeper: asyncio.Queue[Connection | None] = asyncio.Queue()
+        """The one connection for leases and words: whoever reads slowly must not cost the node its lease."""
         self._useless = (0.0, "")
         self._guard = secrets.randbits(62)
         self._begin = begin_statement(self._guard)
@@ -87,6 +89,7 @@ class PostgresStore:
                 await self._look_at_server(self._writer)
             for _ in range(self._reader_count):
                 self._readers.put_nowait(await self._gate.connect())
+            self._keeper.put_nowait(await self._gate.connect())
         except FAULTS as error:
             await self.close()
             raise StoreFailure(f"{self.access.shown}: {explain(error)}") from error
@@ -101,7 +104,8 @@ class PostgresStore:
         await self._listener.stop()
         await self._pulse.stop()
         await self._gate.close()
-        connections = [self._writer, *(self._readers.get_nowait() for _ in range(self._readers.qsize()))]
+        pools = (self._readers, self._keeper)
+        connections = [self._writer, *(pool.get_nowait() for pool in pools for _ in range(pool.qsize()))]
         self._writer = None
         await asyncio.gather(*(close_connection(each) for each in connections if each is not None))
 
@@ -222,14 +226,14 @@ class PostgresStore:
         if any(isinstance(value, str) and "\0" in value for value in parameters.values()):
             return []  # no text here holds it, so nothing matches
         text, values = with_parameters(query, parameters)
-        rows = await self._fetch(text, *values)
+        rows = await self._fetch(self._readers, text, *values)
         if query == "journal_after":
             return self._tail.visible(parameters["after"], rows)
         return [tuple(row) for row in rows]
 
-    async def _fetch(self, text: str, *values: Any) -> list[Any]:
+    async def _fetch(self, pool: asyncio.Queue[Connection | None], text: str, *values: Any) -> list[Any]:
         self._check_open()
-        connection = await self._readers.get()
+        connection = await pool.get()
         try:
             fresh = not is_usable(connection)
             if connection is None or fresh:
@@ -252,7 +256,7 @@ class PostgresStore:
         finally:
             if self._closed and connection is not None:
                 connection.terminate()
-            self._readers.put_nowait(connection)
+            pool.put_nowait(connection)
 
     async def _fetch_on(self, connection: Connection, text: str, values: tuple[Any, ...]) -> list[Any]:
         with self._pulse.watch(connection):
@@ -265,24 +269,26 @@ class PostgresStore:
     # Other nodes -------------------------------------------------------------------------------------------------
 
     async def join(self, node_id: str, lease_ms: int) -> None:
-        await self._fetch(COORDINATION["join_nodes"], node_id, lease_ms)
+        await self._fetch(self._keeper, COORDINATION["join_nodes"], node_id, lease_ms)
 
     async def renew(self, node_id: str, lease_ms: int) -> int | None:
-        rows = await self._fetch(COORDINATION["renew_lease"], node_id, lease_ms)
+        rows = await self._fetch(self._keeper, COORDINATION["renew_lease"], node_id, lease_ms)
         return rows[0][0] if rows else None
 
     async def leave(self, node_id: str) -> None:
-        await self._fetch(COORDINATION["leave_nodes"], node_id)
+        await self._fetch(self._keeper, COORDINATION["leave_nodes"], node_id)
 
     async def notify(self, message: str) -> None:
-        await self._fetch("SELECT pg_notify($1, $2)", self._listener.channel, message)
+        await self._fetch(self._keeper, "SELECT pg_notify($1, $2)", self._listener.channel, message)
 
     def _hear(self, message: str) -> None:
         self.heard(message)
 
     async def receipt_secret(self, proposed: str) -> str | None:
-        await self._fetch("INSERT INTO receipt_secret (secret) VALUES ($1) ON CONFLICT DO NOTHING", proposed)
-        secret: str = (await self._fetch("SELECT secret FROM receipt_secret"))[0][0]
+        await self._fetch(
+            self._keeper, "INSERT INTO receipt_secret (secret) VALUES ($1) ON CONFLICT DO NOTHING", proposed
+        )
+        secret: str = (await self._fetch(self._keeper, "SELECT secret FROM receipt_secret"))[0][0]
         return secret
 
     async def _look_at_server(self, connection: Connection) -> None:
