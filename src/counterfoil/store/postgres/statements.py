@@ -35,6 +35,7 @@ def with_parameters(query: str, parameters: dict[str, Any]) -> tuple[str, list[A
     return text, [parameters[name] for name in names]
 
 
+@cache
 def packed(text: str) -> str:
     """A statement that takes each of its arrays as one text. Handing over an array costs far more, value by value."""
     return _ARRAY.sub(_PACKED, text)
@@ -50,6 +51,14 @@ def pack(values: Collection[Any]) -> str:
         absent = sum(1 for value in values if value is None)
     if not text or text.count(SEPARATOR) != len(values) - 1 or text.count(ABSENT) != absent:
         raise Unpackable
+    return text
+
+
+def pack_keys(keys: set[str]) -> str:
+    """Keys as one text, in one order. What no id can hold cannot be the key of anything that there is."""
+    text = SEPARATOR.join(sorted(keys))
+    if "\0" in text or text.count(SEPARATOR) >= len(keys) > 0:
+        return SEPARATOR.join(sorted(key for key in keys if "\0" not in key and SEPARATOR not in key))
     return text
 
 

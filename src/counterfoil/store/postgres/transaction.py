@@ -25,7 +25,14 @@ from counterfoil.store.commit import GuardRefused, StoreFailure
 from counterfoil.store.loading import LOADS, fill, need_open
 from counterfoil.store.needs import Needs
 from counterfoil.store.postgres.connection import AGAIN, FAULTS, Connection
-from counterfoil.store.postgres.statements import COORDINATION, QUERIES, combined, with_parameters
+from counterfoil.store.postgres.statements import (
+    COORDINATION,
+    QUERIES,
+    combined,
+    pack_keys,
+    packed,
+    with_parameters,
+)
 from counterfoil.store.writing import writes_of
 
 TRANSACTION_SECONDS = 10.0
@@ -113,16 +120,14 @@ async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> set[str]
     flows, locked = needs.flows | needs.open_flows, set[str]()
     if flows or needs.work:
         text = COORDINATION["lock_flows"]
-        rows = await connection.fetch(text if wait else f"{text} NOWAIT", _keys(flows), _keys(needs.work))
+        rows = await _fetch(connection, text if wait else f"{text} NOWAIT", flows, needs.work)
         locked = {row[0] for row in rows}
     if needs.calls:
         text = COORDINATION["lock_calls"]
-        await connection.fetch(text if wait else f"{text} NOWAIT", _keys(needs.calls))
+        await _fetch(connection, text if wait else f"{text} NOWAIT", needs.calls)
     if needs.active_counts:
-        steps = _keys(needs.active_counts)
-        if wait:
-            await connection.fetch(COORDINATION["lock_steps"], steps)
-        elif not await connection.fetchval(COORDINATION["try_lock_steps"], steps):
+        rows = await _fetch(connection, COORDINATION["lock_steps" if wait else "try_lock_steps"], needs.active_counts)
+        if not wait and not rows[0][0]:
             raise BeginAgain("another node counts what is out of the same step")
     return locked
 
@@ -130,12 +135,12 @@ async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> set[str]
 async def _load(connection: Connection, needs: Needs) -> dict[str, list[Any]]:
     """Everything that the batch asked for, by query."""
     if needs.open_flows:
-        rows = await connection.fetch(QUERIES["load_open_work"], _keys(needs.open_flows))
+        rows = await _fetch(connection, QUERIES["load_open_work"], needs.open_flows)
         need_open(needs, [row[0] for row in rows])
     loaded: dict[str, list[Any]] = {}
     for query, keys_of in LOADS.items():
         if keys := keys_of(needs):
-            loaded[query] = await connection.fetch(QUERIES[query], _keys(keys))
+            loaded[query] = await _fetch(connection, QUERIES[query], keys)
     return loaded
 
 
@@ -145,9 +150,8 @@ def _flows_of(loaded: dict[str, list[Any]]) -> set[str]:
     return of_work.union(row[0] for row in loaded.get("load_flows", ()))
 
 
-def _keys(keys: set[str]) -> list[str]:
-    """Keys in one order. What PostgreSQL cannot hold as text cannot be the key of anything that it has."""
-    return sorted(key for key in keys if "\0" not in key)
+async def _fetch(connection: Connection, text: str, *keys: set[str]) -> list[Any]:
+    return list(await connection.fetch(packed(text), *(pack_keys(each) for each in keys)))
 
 
 async def _write(connection: Connection, batch: Batch) -> Mark | None:
