@@ -162,7 +162,7 @@ async def test_the_node_never_believes_in_it_longer_than_the_store(make: Make, s
     await lease.keep()
     seen_alive = 0
     while True:
-        alive = await store._fetch("SELECT lease_until > clock_timestamp() FROM nodes")
+        alive = await store._fetch(store._keeper, "SELECT lease_until > clock_timestamp() FROM nodes")
         if not lease.held:
             break
         assert alive[0][0]
