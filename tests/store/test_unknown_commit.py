@@ -90,7 +90,7 @@ async def test_it_is_answered_by_what_the_database_holds(
 async def test_while_nobody_can_be_asked_nobody_is_told_and_nothing_written(
     store: Store, proxy: Proxy, node: Node, fault: CommitFault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("counterfoil.store.postgres.store.DOUBT_SECONDS", 0.3)
+    monkeypatch.setattr("counterfoil.store.postgres.writer.DOUBT_SECONDS", 0.3)
     target = proxy.target
     once(proxy, fault, then_unreachable=True)
     assert await node.outcome(success("work", 1)) == "UNAVAILABLE"

@@ -46,7 +46,21 @@ def test_what_comes_back_makes_room() -> None:
 def test_places_taken_by_a_batch_that_failed_are_not_lost() -> None:
     slots = Slots(1, 1)
     for _ in range(3):
-        assert take(slots, "a@x") == [True]
+        capacity = BatchCapacity(slots)
+        assert capacity.take("a@x")
+        capacity.give_back()
+        capacity.give_back()
+
+
+def test_batches_under_way_at_once_share_the_places() -> None:
+    slots = Slots(3, 2)
+    first, second = BatchCapacity(slots), BatchCapacity(slots)
+    assert first.take("a@x")
+    assert [second.take(lane) for lane in ("a@x", "b@x", "a@y", "a@z")] == [True, False, True, False]
+    second.give_back()
+    assert [first.take(lane) for lane in ("a@x", "b@x", "a@y", "a@z")] == [True, False, True, False]
+    first.give_back()
+    assert (slots.free(), slots.free_to("x")) == (3, 2)
 
 
 def test_new_work_does_not_overtake_what_waits_in_its_lane() -> None:

@@ -123,15 +123,14 @@ async def test_a_bug_in_asking_leaves_the_doubt(doubtful: Doubt) -> None:
     backend, rig, followed = doubtful
     backend.doubts = [True]
     await rig.answers(Put("a"))
-    assert rig.commit._doubtful is not None
-    world, resolve = rig.commit._doubtful
+    [(world, resolve)] = rig.commit._doubtful
 
     async def broken() -> bool:
         raise ZeroDivisionError
 
-    rig.commit._doubtful = (world, broken)
+    rig.commit._doubtful = [(world, broken)]
     assert kinds(await rig.answers(Put("b"))) == [InternalError]
-    rig.commit._doubtful = (world, resolve)
+    rig.commit._doubtful = [(world, resolve)]
     assert await rig.answers(Put("b")) == ["b"]
     assert followed == [["a"], ["b"]]
 

@@ -19,6 +19,8 @@ class Slots:
         self._per_host = per_host
         self._under_way = 0
         self._by_host: Counter[str] = Counter()
+        self._reserved = 0
+        self._reserved_by_host: Counter[str] = Counter()
         self.waiting: set[str] = set()
         self.full: set[str] = set()
 
@@ -37,11 +39,18 @@ class Slots:
         if not self._by_host[host]:
             del self._by_host[host]
 
+    def reserve(self, host: str, places: int = 1) -> None:
+        """Places that a batch has taken and not yet used; a negative number gives them back."""
+        self._reserved += places
+        self._reserved_by_host[host] += places
+        if not self._reserved_by_host[host]:
+            del self._reserved_by_host[host]
+
     def free(self) -> int:
-        return self._total - self._under_way
+        return self._total - self._under_way - self._reserved
 
     def free_to(self, host: str) -> int:
-        return min(self.free(), self._per_host - self._by_host[host])
+        return min(self.free(), self._per_host - self._by_host[host] - self._reserved_by_host[host])
 
 
 class BatchCapacity:
@@ -49,16 +58,20 @@ class BatchCapacity:
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        self._taken = 0
-        self._taken_by_host: Counter[str] = Counter()
+        self._taken: Counter[str] = Counter()
 
     def take(self, lane: str) -> bool:
         host = host_of(lane)
-        if self._taken >= self._slots.free() or self._taken_by_host[host] >= self._slots.free_to(host):
+        if self._slots.free_to(host) <= 0:
             return False
-        self._taken += 1
-        self._taken_by_host[host] += 1
+        self._slots.reserve(host)
+        self._taken[host] += 1
         return True
+
+    def give_back(self) -> None:
+        for host, places in self._taken.items():
+            self._slots.reserve(host, -places)
+        self._taken.clear()
 
     def note_full(self, step_id: str) -> None:
         self._slots.full.add(step_id)

@@ -81,7 +81,13 @@ class Engine:
         self.wakeups = Wakeups()
         self.queries = Queries(store, context, self.feed)
         self.commit = GroupCommit(
-            store, context.clock, metrics, versions, backlog_limit=limits.backlog, batch_limit=limits.batch
+            store,
+            context.clock,
+            metrics,
+            versions,
+            backlog_limit=limits.backlog,
+            batch_limit=limits.batch,
+            batches=store.batches,
         )
         self.slots = Slots(limits.dispatches, limits.dispatches_per_host)
         self.lease = Lease(store, context, limits.lease_ms)

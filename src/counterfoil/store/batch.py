@@ -77,6 +77,7 @@ class Batch:
 
     def restart(self) -> None:
         """The transaction came to nothing and is tried again: in a new world, with what was missed known beforehand."""
+        self.world.capacity.give_back()
         self._begin()
 
     def __len__(self) -> int:

@@ -10,6 +10,8 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
 - A failed load or commit fails the whole batch with ``Unavailable``: nothing of it was written, all may be sent again.
 - A commit of which nobody knows whether it holds is answered with ``Unavailable``, too. Nothing else is written before
   the database has said which it was; if it holds, it is acted upon then.
+- Several batches may be under way, where the backend keeps them apart by its locks. Each is decided and answered as if
+  it were alone.
 - Who wins a race: the command that is decided first. Within a batch that is the order of the queue, but for commands
   that miss something: they are decided again behind their neighbours. The second always sees what the first did.
 """
@@ -103,7 +105,7 @@ class Outage:
 
 
 class GroupCommit:
-    """The one writer of a process."""
+    """The writer of a process. A backend that works apart may be given several batches at once."""
 
     def __init__(
         self,
@@ -114,6 +116,7 @@ class GroupCommit:
         *,
         backlog_limit: int,
         batch_limit: int,
+        batches: int = 1,
     ) -> None:
         self._backend = backend
         self._clock = clock
@@ -121,26 +124,26 @@ class GroupCommit:
         self._versions = versions
         self._backlog_limit = backlog_limit
         self._batch_limit = batch_limit
+        self._batches = batches
         self._queue: deque[tuple[Command[Any], Resolve]] = deque()
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self._outage = Outage()
-        self._doubtful: tuple[World, Callable[[], Awaitable[bool]]] | None = None
+        self._doubtful: list[tuple[World, Callable[[], Awaitable[bool]]]] = []
         self.prepare: Callable[[World], None] = lambda world: None
         """Called with the empty world of each batch: where the engine puts its capacity."""
         self.committed: Callable[[World], None] = lambda world: None
         """Called after each commit, before anybody is answered: what was committed decides what happens next."""
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="group-commit")
+        self._tasks = [asyncio.create_task(self._run(), name="group-commit") for _ in range(self._batches)]
 
     async def close(self) -> None:
         """Commit what is waiting, then stop."""
         self._closed = True
         self._wake.set()
-        if self._task is not None:
-            await self._task
+        await asyncio.gather(*self._tasks)
 
     @property
     def closed(self) -> bool:
@@ -196,22 +199,27 @@ class GroupCommit:
         return world
 
     def _execute(self, batch: Batch) -> Awaitable[None]:
-        return self._backend.execute(batch) if self._doubtful is None else self._execute_after_doubt(batch)
+        return self._execute_after_doubt(batch) if self._doubtful else self._backend.execute(batch)
 
     async def _execute_after_doubt(self, batch: Batch) -> None:
-        """Settle what became of the commit in doubt, then go on; StoreFailure while that cannot be told."""
-        assert self._doubtful is not None
-        world, resolve = self._doubtful
-        if await resolve():
-            self._follow_up(world, 0)
-        self._doubtful = None
+        """Settle what became of commits in doubt, then go on; StoreFailure while that cannot be told."""
+        for doubt in tuple(self._doubtful):
+            world, resolve = doubt
+            holds = await resolve()
+            if doubt in self._doubtful:  # nobody else has settled it meanwhile
+                self._doubtful.remove(doubt)
+                if holds:
+                    self._follow_up(world, 0)
         await self._backend.execute(batch)
 
     async def _finish(self, batch: Batch, execution: Awaitable[None]) -> None:
         """Wait for the commit and act upon it; a failure becomes the answer of every command in the batch."""
         started = time.perf_counter()
         try:
-            await execution
+            try:
+                await execution
+            finally:
+                batch.world.capacity.give_back()
         except StoreFailure as failure:
             self._metrics.store_failed()
             self._outage.failed(failure, len(batch))
@@ -219,7 +227,7 @@ class GroupCommit:
         except CommitUnknown as unknown:
             self._metrics.store_failed()
             log.error("commit_unknown", reason=str(unknown), commands=len(batch))  # noqa: TRY400
-            self._doubtful = (batch.world, unknown.resolve)
+            self._doubtful.append((batch.world, unknown.resolve))
             batch.fail(Unavailable("the store was lost while this was being written, send it again"))
         except Exception:
             log.exception("batch_failed", commands=len(batch))

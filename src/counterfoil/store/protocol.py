@@ -36,6 +36,9 @@ class Nodes(Protocol):
 class Store(Backend, Nodes, Protocol):
     """Opens and closes, begins write transactions for group commit, and answers the named read queries."""
 
+    batches: int
+    """How many batches it takes at once."""
+
     async def open(self) -> None:
         """Open or create the database, migrate an older one; raises StoreFailure with what to do about it."""
         ...

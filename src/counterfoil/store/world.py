@@ -49,6 +49,10 @@ class Capacity(Protocol):
         """The step has as many items out as it may have."""
         ...
 
+    def give_back(self) -> None:
+        """The batch is over: what it took is free again, until what it has claimed is really sent."""
+        ...
+
 
 class _NoCapacity:
     def take(self, lane: str) -> bool:
@@ -57,6 +61,9 @@ class _NoCapacity:
     take_at_once = take
 
     def note_full(self, step_id: str) -> None:
+        pass
+
+    def give_back(self) -> None:
         pass
 
 

@@ -171,6 +171,7 @@ class _HaltingStore:
 
     def __init__(self, store: Store) -> None:
         self.open = store.open
+        self.batches = 1
         self.close = store.close
         self.read = store.read
         self.join = store.join

@@ -1,21 +1,17 @@
-"""The PostgreSQL store: one connection that writes, a few that read, one for the lease, one that hears other nodes."""
+"""The PostgreSQL store: connections that write, that read, one for the lease, and one that hears other nodes."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import secrets
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
-from asyncpg import ReadOnlySQLTransactionError
 
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch
-from counterfoil.store.commit import CommitUnknown, GuardRefused, StoreFailure
+from counterfoil.store.commit import StoreFailure
 from counterfoil.store.postgres.connection import (
     FAULTS,
     PATIENCE_SECONDS,
@@ -32,25 +28,20 @@ from counterfoil.store.postgres.migrations import migrate
 from counterfoil.store.postgres.pulse import Pulse
 from counterfoil.store.postgres.statements import COORDINATION, with_parameters
 from counterfoil.store.postgres.tail import Tail
-from counterfoil.store.postgres.transaction import BeginAgain, LeaseLost, Mark, Unanswered, begin_statement, execute
+from counterfoil.store.postgres.writer import Writer
 from counterfoil.store.protocol import Row
 
-TRIES = 20
-"""How often a batch is begun again because other nodes were in its way, before it is given up as unavailable."""
-TRYING_SECONDS = 5.0
-"""How long it is begun again, however often: those whose commands are in it wait."""
 STATEMENT_SECONDS = 30.0
 """A query that takes longer than this is given up, though the server be there (see store/postgres/pulse.py)."""
-USELESS_SECONDS = 0.5
-"""How long a server is left alone that let the writer in and then would not do its work (a standby, say)."""
-DOUBT_SECONDS = 2.0
-"""How long the commands of a commit in doubt wait for the truth, before they are told to ask again."""
 
 log = structlog.get_logger(__name__)
 
 
 class PostgresStore:
     """See store/protocol.py. Lost connections are opened anew by whoever needs them next, as the gate allows."""
+
+    batches = 2
+    """The server works on one batch while the node decides on another: with one at a time, each waits for the other."""
 
     def __init__(
         self,
@@ -64,17 +55,16 @@ class PostgresStore:
     ) -> None:
         self.access = Access(dsn, statement_cache)
         self._clock = clock
-        self._defaults = defaults
         self._reader_count = readers
         self._gate = Gate(self.access)
         self._pulse = Pulse(self._gate)
-        self._writer: Connection | None = None
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._keeper: asyncio.Queue[Connection | None] = asyncio.Queue()
         """The one connection for leases and words: whoever reads slowly must not cost the node its lease."""
-        self._useless = (0.0, "")
-        self._guard = secrets.randbits(62)
-        self._begin = begin_statement(self._guard)
+        self._writers = [Writer(self._connect, self._pulse, defaults) for _ in range(self.batches)]
+        self._idle_writers: asyncio.Queue[Writer] = asyncio.Queue()
+        for writer in self._writers:
+            self._idle_writers.put_nowait(writer)
         self._tail = Tail()
         self._listener = Listener(Access(listen_dsn or dsn, 0), self._hear)
         self._closed = True
@@ -83,10 +73,13 @@ class PostgresStore:
     async def open(self) -> None:
         self._closed = False
         try:
-            self._writer = await self._gate.connect()
+            for writer in self._writers:
+                writer.connection = await self._gate.connect()
+            first = self._writers[0].connection
+            assert first is not None
             async with asyncio.timeout(STATEMENT_SECONDS):
-                await migrate(self._writer, self._clock(), upgrade=False)
-                await self._look_at_server(self._writer)
+                await migrate(first, self._clock(), upgrade=False)
+                await self._look_at_server(first)
             for _ in range(self._reader_count):
                 self._readers.put_nowait(await self._gate.connect())
             self._keeper.put_nowait(await self._gate.connect())
@@ -105,8 +98,10 @@ class PostgresStore:
         await self._pulse.stop()
         await self._gate.close()
         pools = (self._readers, self._keeper)
-        connections = [self._writer, *(pool.get_nowait() for pool in pools for _ in range(pool.qsize()))]
-        self._writer = None
+        connections = [writer.connection for writer in self._writers]
+        connections += [pool.get_nowait() for pool in pools for _ in range(pool.qsize())]
+        for writer in self._writers:
+            writer.connection = None
         await asyncio.gather(*(close_connection(each) for each in connections if each is not None))
 
     async def _connect(self) -> Connection:
@@ -124,101 +119,11 @@ class PostgresStore:
         return asyncio.ensure_future(self._execute(batch))
 
     async def _execute(self, batch: Batch) -> None:
-        reconnected = False
-        begun = time.monotonic()
-        for number in range(TRIES):
-            if number:
-                batch.restart()
-            connection = self._writer
-            if connection is None or connection.is_closed():
-                connection = await self._new_writer()
-                reconnected = True
-            try:
-                with self._pulse.watch(connection):
-                    await execute(connection, batch, self._defaults, self._begin)
-                return
-            except BeginAgain:
-                if time.monotonic() - begun > TRYING_SECONDS:
-                    break
-                await asyncio.sleep(0)
-            except (GuardRefused, LeaseLost):
-                raise
-            except Unanswered as unanswered:
-                self._drop_writer()
-                if await self._resolve_soon(unanswered.mark):
-                    return
-            except FAULTS as error:
-                self._drop_writer()
-                if reconnected:
-                    self._note_useless(error)
-                    raise StoreFailure(explain(error)) from error
-            except BaseException:
-                self._drop_writer()
-                raise
-        raise StoreFailure("other nodes were in the way of this batch again and again")
-
-    async def _resolve_soon(self, mark: Mark | None) -> bool:
-        """Whether a commit in doubt holds; raises CommitUnknown when that cannot be found out within some seconds."""
-        if mark is None:
-            raise StoreFailure("the connection was lost during a commit that may be repeated without harm")
-
-        async def resolve() -> bool:
-            return await self._holds(mark)
-
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DOUBT_SECONDS):
-                while True:
-                    try:
-                        return await resolve()
-                    except StoreFailure:
-                        await asyncio.sleep(0.1)
-        raise CommitUnknown(resolve)
-
-    async def _holds(self, mark: Mark) -> bool:
-        """Read back whether a commit holds, after the transaction is certain to have ended: its guard is free."""
-        connection = await self._connect()
-        event = mark.event
+        writer = await self._idle_writers.get()
         try:
-            with self._pulse.watch(connection):
-                async with asyncio.timeout(STATEMENT_SECONDS):
-                    await connection.execute(self._begin)
-                    found: int = await connection.fetchval(
-                        COORDINATION["find_event"],
-                        mark.seq,
-                        str(event.type),
-                        event.at,
-                        event.flow_id,
-                        event.work_id,
-                        event.attempt,
-                    )
-                    await connection.execute("ROLLBACK")
-        except FAULTS as error:
-            connection.terminate()
-            raise StoreFailure(explain(error)) from error
-        except BaseException:
-            connection.terminate()
-            raise
-        self._drop_writer()
-        self._writer = connection
-        log.info("commit_resolved", holds=bool(found))
-        return bool(found)
-
-    async def _new_writer(self) -> Connection:
-        until, reason = self._useless
-        if time.monotonic() < until:
-            raise StoreFailure(reason)
-        self._writer = await self._connect()
-        return self._writer
-
-    def _note_useless(self, error: BaseException) -> None:
-        """A new connection failed: because of the server, or only because of what was asked of it."""
-        if not is_answer(error) or isinstance(error, ReadOnlySQLTransactionError):
-            self._useless = (time.monotonic() + USELESS_SECONDS, explain(error))
-
-    def _drop_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.terminate()
-            self._writer = None
+            await writer.execute(batch)
+        finally:
+            self._idle_writers.put_nowait(writer)
 
     # Reading -----------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ class SqliteStore:
     other's dispatches for those of a dead process.
     """
 
+    batches = 1
+
     def __init__(self, path: Path, clock: Clock, defaults: WorkDefaults, readers: int = 2) -> None:
         self.path = path
         self._clock = clock

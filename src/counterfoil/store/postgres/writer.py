@@ -1,0 +1,148 @@
+"""One connection that writes, and what becomes of a batch when it breaks.
+
+A batch is begun again when another node was in its way, and once more when the connection had been lost while nobody
+used it. If it breaks during the commit, the truth is read back before anything else is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+from asyncpg import ReadOnlySQLTransactionError
+
+from counterfoil.domain.steps import WorkDefaults
+from counterfoil.store.batch import Batch
+from counterfoil.store.commit import CommitUnknown, GuardRefused, StoreFailure
+from counterfoil.store.postgres.connection import FAULTS, Connection, explain, is_answer
+from counterfoil.store.postgres.pulse import Pulse
+from counterfoil.store.postgres.statements import COORDINATION
+from counterfoil.store.postgres.transaction import BeginAgain, LeaseLost, Mark, Unanswered, begin_statement, execute
+
+TRIES = 20
+"""How often a batch is begun again because other nodes were in its way, before it is given up as unavailable."""
+TRYING_SECONDS = 5.0
+"""How long it is begun again, however often: those whose commands are in it wait."""
+READ_BACK_SECONDS = 30.0
+USELESS_SECONDS = 0.5
+"""How long a server is left alone that let the writer in and then would not do its work (a standby, say)."""
+DOUBT_SECONDS = 2.0
+"""How long the commands of a commit in doubt wait for the truth, before they are told to ask again."""
+
+log = structlog.get_logger(__name__)
+
+
+class Writer:
+    """Executes one batch at a time. ``connect`` gives a connection in the place of a lost one, or StoreFailure."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], pulse: Pulse, defaults: WorkDefaults) -> None:
+        self._connect = connect
+        self._pulse = pulse
+        self._defaults = defaults
+        self._useless = (0.0, "")
+        self._begin = begin_statement(secrets.randbits(62))
+        self.connection: Connection | None = None
+
+    async def execute(self, batch: Batch) -> None:
+        """See store/commit.py, Backend."""
+        reconnected = False
+        begun = time.monotonic()
+        for number in range(TRIES):
+            if number:
+                batch.restart()
+            connection = self.connection
+            if connection is None or connection.is_closed():
+                connection = await self._reconnect()
+                reconnected = True
+            try:
+                with self._pulse.watch(connection):
+                    await execute(connection, batch, self._defaults, self._begin)
+                return
+            except BeginAgain:
+                if time.monotonic() - begun > TRYING_SECONDS:
+                    break
+                await asyncio.sleep(0)
+            except (GuardRefused, LeaseLost):
+                raise
+            except Unanswered as unanswered:
+                self._drop()
+                if await self._resolve_soon(unanswered.mark):
+                    return
+            except FAULTS as error:
+                self._drop()
+                if reconnected:
+                    self._note_useless(error)
+                    raise StoreFailure(explain(error)) from error
+            except BaseException:
+                self._drop()
+                raise
+        raise StoreFailure("other nodes were in the way of this batch again and again")
+
+    async def _resolve_soon(self, mark: Mark | None) -> bool:
+        """Whether a commit in doubt holds; raises CommitUnknown when that cannot be found out within some seconds."""
+        if mark is None:
+            raise StoreFailure("the connection was lost during a commit that may be repeated without harm")
+
+        async def resolve() -> bool:
+            return await self._holds(mark)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DOUBT_SECONDS):
+                while True:
+                    try:
+                        return await resolve()
+                    except StoreFailure:
+                        await asyncio.sleep(0.1)
+        raise CommitUnknown(resolve)
+
+    async def _holds(self, mark: Mark) -> bool:
+        """Read back whether a commit holds, after the transaction is certain to have ended: its guard is free."""
+        connection = await self._connect()
+        event = mark.event
+        try:
+            with self._pulse.watch(connection):
+                async with asyncio.timeout(READ_BACK_SECONDS):
+                    await connection.execute(self._begin)
+                    found: int = await connection.fetchval(
+                        COORDINATION["find_event"],
+                        mark.seq,
+                        str(event.type),
+                        event.at,
+                        event.flow_id,
+                        event.work_id,
+                        event.attempt,
+                    )
+                    await connection.execute("ROLLBACK")
+        except FAULTS as error:
+            connection.terminate()
+            raise StoreFailure(explain(error)) from error
+        except BaseException:
+            connection.terminate()
+            raise
+        log.info("commit_resolved", holds=bool(found))
+        if self.connection is None:
+            self.connection = connection
+        else:  # whoever settles an old doubt may find the writer at work again
+            connection.terminate()
+        return bool(found)
+
+    async def _reconnect(self) -> Connection:
+        until, reason = self._useless
+        if time.monotonic() < until:
+            raise StoreFailure(reason)
+        self.connection = await self._connect()
+        return self.connection
+
+    def _note_useless(self, error: BaseException) -> None:
+        """A new connection failed: because of the server, or only because of what was asked of it."""
+        if not is_answer(error) or isinstance(error, ReadOnlySQLTransactionError):
+            self._useless = (time.monotonic() + USELESS_SECONDS, explain(error))
+
+    def _drop(self) -> None:
+        if self.connection is not None:
+            self.connection.terminate()
+            self.connection = None
