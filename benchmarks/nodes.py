@@ -8,8 +8,8 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from benchmarks.flows import Cycle, Receipts, register
-from benchmarks.measures import CONNECTIONS, HANDLER, Measure, Outcome, Size, complete
+from benchmarks.flows import Receipts, register
+from benchmarks.measures import CONNECTIONS, HANDLER, Measure, Outcome, Size, complete, cycle_over_relay
 from benchmarks.processes import Server, engine, running
 from tests.postgres import Cluster
 
@@ -47,18 +47,9 @@ async def completions(size: Size) -> list[Outcome]:
 
 async def full_cycle(size: Size) -> list[Outcome]:
     """Flows/s over a bare relay with the same hops."""
-    ratios = []
-    cycle = Cycle()
-    endpoint = await cycle.serve()
-    with database() as store, node(store) as ours, running("-m", "benchmarks.bare", "relay", endpoint) as relay:
-        await register(ours, endpoint)
-        for server in (ours, relay):
-            await cycle.run(server, 1_000, IN_FLIGHT)
-        for _ in range(size.rounds):
-            rate = (await cycle.run(ours, size.flows, IN_FLIGHT)).rate
-            ratios.append(rate / (await cycle.run(relay, size.flows, IN_FLIGHT)).rate)
     name = f"PostgreSQL: full cycle over a bare relay, {IN_FLIGHT} in flight"
-    return [Outcome(name, statistics.median(ratios), 0.6, rounds=ratios)]
+    with database() as store:
+        return [await cycle_over_relay(size, node(store), name, IN_FLIGHT)]
 
 
 async def two_nodes(size: Size) -> list[Outcome]:
