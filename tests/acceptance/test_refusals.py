@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import asyncpg
 import orjson
 import pytest
 
@@ -38,8 +40,14 @@ class Guarded:
         finally:
             await connection.close()
 
-    async def cut(self) -> None:
-        await self.do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+    async def shut_out(self, refuse: str) -> bool:
+        """Cut the role's connections off and let no new one in; False: it was back too quickly."""
+        cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'"
+        try:
+            await self.do(cut, refuse, cut)
+        except asyncpg.ObjectInUseError:
+            return False
+        return True
 
 
 @pytest.fixture
@@ -117,9 +125,7 @@ async def test_refused_while_it_runs(guarded: Guarded, new_engine: NewEngine, cl
         ("ALTER ROLE app NOLOGIN", "ALTER ROLE app LOGIN"),
         ("ALTER DATABASE app RENAME TO gone", "ALTER DATABASE gone RENAME TO app"),
     ):
-        await guarded.cut()
-        await guarded.do(refuse)
-        await guarded.cut()
+        await eventually(partial(guarded.shut_out, refuse))
         await eventually(lambda: is_refused(api))
         (await api.post("/api/v1/flows", {"goals": ["job"]})).refused(503, "UNAVAILABLE")
         assert (await api.get("/healthz")).status == 200
