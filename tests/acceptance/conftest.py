@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from tests.acceptance.processes import EngineProcess
+from tests.databases import NewDatabase
+from tests.proxy import Proxy
 from tests.wire import Api
 
 QUICK = {
@@ -54,3 +56,10 @@ async def engine(new_engine: NewEngine) -> EngineProcess:
 @pytest.fixture
 async def client_of(session: aiohttp.ClientSession) -> ClientOf:
     return lambda engine: Api(session, engine.url)
+
+
+@pytest.fixture
+def proxy(new_database: NewDatabase) -> Iterator[Proxy]:
+    """A line to a database of the test's own that can be cut."""
+    with Proxy(new_database()) as proxy:
+        yield proxy

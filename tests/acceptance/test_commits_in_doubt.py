@@ -13,7 +13,7 @@ from counterfoil.testing import StepEndpoint
 from tests.acceptance.chaos import load
 from tests.acceptance.conftest import NewEngine
 from tests.acceptance.ledger import Ledger, compare
-from tests.databases import NewCluster, NewDatabase
+from tests.databases import NewCluster
 from tests.eventually import eventually
 from tests.postgres import Cluster
 from tests.proxy import CommitFault, Proxy
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.postgresql_only
 
 HOUR = {"deadline_ms": 3_600_000}
 SECONDS_TO_THE_END = 30.0
-
-
-@pytest.fixture
-def proxy(new_database: NewDatabase) -> Iterator[Proxy]:
-    with Proxy(new_database()) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from tests.acceptance.chaos import load
 from tests.acceptance.conftest import ClientOf, NewEngine
 from tests.acceptance.ledger import compare
 from tests.acceptance.processes import EngineProcess
+from tests.acceptance.scenario import dispatched
 from tests.databases import NewCluster, NewDatabase
 from tests.eventually import elapsed, eventually
 from tests.proxy import Proxy
@@ -40,12 +41,6 @@ SECONDS_TO_THE_END = 30.0
 
 
 @pytest.fixture
-def proxy(new_database: NewDatabase) -> Iterator[Proxy]:
-    with Proxy(new_database()) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 async def api(proxy: Proxy, start_node: StartNode, connect: Connect) -> Api:
     """An engine of the test's own process that reaches its database by way of the proxy."""
     return connect(await start_node(store=proxy.dsn))
@@ -63,14 +58,6 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
     took = time.monotonic() - began
     assert took < seconds, f"took {took:.2f} s: {result}"
     return result
-
-
-async def dispatched(api: Api, endpoint: StepEndpoint) -> tuple[str, Received]:
-    await api.put_step("job", endpoint.url("/job"))
-    before = len(endpoint.requests("/job"))
-    flow_id = await api.start("job")
-    await api.until_acknowledged(flow_id)
-    return flow_id, await endpoint.received("/job", before + 1)
 
 
 async def accepted(api: Api, received: Received) -> bool:

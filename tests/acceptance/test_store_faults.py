@@ -15,6 +15,7 @@ import pytest
 from counterfoil.testing import Received, StepEndpoint
 from tests.acceptance.conftest import ClientOf, NewEngine
 from tests.acceptance.processes import EngineProcess, run_command
+from tests.acceptance.scenario import dispatched
 from tests.eventually import eventually
 from tests.wire import Api, Reply
 
@@ -26,14 +27,6 @@ SUCCESS = {"success": True, "outputs": {"a": 1}}
 def unavailable(reply: Reply) -> None:
     reply.refused(503, "UNAVAILABLE")
     assert int(reply.headers["Retry-After"]) >= 0
-
-
-async def dispatched(api: Api, endpoint: StepEndpoint) -> tuple[str, Received]:
-    await api.put_step("job", endpoint.url("/job"))
-    before = len(endpoint.requests("/job"))
-    flow_id = await api.start("job")
-    await api.until_acknowledged(flow_id)
-    return flow_id, await endpoint.received("/job", before + 1)
 
 
 async def accepted(api: Api, received: Received) -> bool:
