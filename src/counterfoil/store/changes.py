@@ -41,3 +41,7 @@ class Changes:
 
     def any(self) -> bool:
         return bool(self.events or self.calls or self.current)
+
+    def touched(self) -> set[str]:
+        """The flows of which anything changes: nothing of a flow does without an event."""
+        return {event.flow_id for event in self.events}

@@ -43,6 +43,10 @@ class Needs:
     """Steps whose active work items must be counted, because they may only be so many."""
     finds: set[Find] = field(default_factory=set)
 
+    def only_work(self) -> bool:
+        """Whether work items are all that is needed."""
+        return not any(keys for kind, keys in vars(self).items() if kind != "work")
+
     def include(self, others: Needs) -> None:
         """Need what others need, too."""
         for kind, keys in vars(others).items():

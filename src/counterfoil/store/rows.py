@@ -162,6 +162,11 @@ def updated_flow(flow: Flow) -> tuple[Any, ...]:
     )
 
 
+def raised_flow(flow_id: str, flow: Flow | None) -> tuple[Any, ...]:
+    """The same where only the revision may rise: no flow means that its own record stays as it is."""
+    return (flow_id, None, None, None, None, None) if flow is None else updated_flow(flow)
+
+
 def inserted_inputs(inputs: FlowInputs) -> tuple[Any, ...]:
     return (inputs.flow_id, text(inputs.goals), text(inputs.init), text(inputs.metadata), text(inputs.labels))
 

@@ -93,6 +93,8 @@ class World:
         self._draft_current: dict[str, StepVersion | None] = {}
         self._active: dict[str, int] = {}
         self._found: dict[Find, list[tuple[Any, ...]]] = {}
+        self.revisions: dict[str, int] = {}
+        """How often each loaded flow had changed, on a store that several nodes write to."""
         self.capacity: Capacity = NO_CAPACITY
         self.node_id = ""
         """The node that decides, and so sends what is claimed here."""

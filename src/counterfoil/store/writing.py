@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from counterfoil.domain.model import StepVersion
@@ -20,12 +20,16 @@ class Write(NamedTuple):
     exact: bool = True
 
 
-def writes_of(changes: Changes) -> Iterator[Write]:
-    """What a batch writes, table by table; definitions before what names them. Nothing is written that has no rows."""
-    return (write for write in _all(changes) if write.rows)
+def writes_of(changes: Changes, revisions: Mapping[str, int] | None = None) -> Iterator[Write]:
+    """What a batch writes, table by table; definitions before what names them. Nothing is written that has no rows.
+
+    ``revisions``, on a store that keeps them: every flow of which anything changes is written then, flows before what
+    belongs to them and in the order of their ids, so that batches that meet in a flow meet there first.
+    """
+    return (write for write in _all(changes, revisions) if write.rows)
 
 
-def _all(changes: Changes) -> Iterator[Write]:
+def _all(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Write]:
     new, flows, steps, work = changes.new, changes.flows, changes.steps, changes.work
     if changes.current:
         yield Write("insert_version", [_version(version) for version in changes.versions.values()], exact=False)
@@ -38,7 +42,11 @@ def _all(changes: Changes) -> Iterator[Write]:
         yield Write("insert_inputs", [rows.inserted_inputs(inputs) for inputs in changes.inputs.values()])
         labels: list[Row] = [(f"{k}:{v}", i.flow_id) for i in changes.inputs.values() for k, v in i.labels.items()]
         yield Write("insert_labels", labels)
-    yield Write("update_flows", [rows.updated_flow(flow) for key, flow in flows.items() if key not in new.flows])
+    if revisions is None:
+        yield Write("update_flows", [rows.updated_flow(flow) for key, flow in flows.items() if key not in new.flows])
+    else:
+        touched = sorted((changes.touched() | flows.keys()) - new.flows)
+        yield Write("update_flows", [(*rows.raised_flow(key, flows.get(key)), revisions[key]) for key in touched])
     yield Write("insert_steps", [rows.inserted_step(steps[key]) for key in new.steps])
     yield Write("update_steps", [rows.updated_step(step) for key, step in steps.items() if key not in new.steps])
     yield Write("insert_work", [rows.inserted_work(work[key]) for key in sorted(new.work)])

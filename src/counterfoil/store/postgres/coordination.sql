@@ -2,8 +2,8 @@
 
 -- name: lock_flows
 -- The locks of all flows that a batch will look at, by their own ids or by those of their work, in the order of their
--- ids, so that two batches never wait for each other.
-SELECT f.flow_id FROM flows AS f
+-- ids, so that two batches never wait for each other; each with its revision.
+SELECT f.flow_id, f.revision FROM flows AS f
 WHERE f.flow_id = ANY($1::text[])
     OR f.flow_id = ANY(ARRAY(SELECT w.flow_id FROM work AS w WHERE w.work_id = ANY($2::text[])))
 ORDER BY f.flow_id FOR UPDATE;

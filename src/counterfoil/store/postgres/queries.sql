@@ -118,17 +118,23 @@ SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::integer[], $5::te
 
 -- name: update_flows
 -- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+-- Every flow of which anything changes is written: one without a status keeps all that it has, and its revision rises.
 UPDATE flows SET
-    status = change.status, open_steps = change.open_steps, outputs = change.outputs, error = change.error,
-    finished_at = change.finished_at
-FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::bigint[])
-    AS change (flow_id, status, open_steps, outputs, error, finished_at)
-WHERE flows.flow_id = change.flow_id AND CASE change.status
+    status = coalesce(change.status, flows.status),
+    open_steps = coalesce(change.open_steps, flows.open_steps),
+    outputs = CASE WHEN change.status IS NULL THEN flows.outputs ELSE change.outputs END,
+    error = CASE WHEN change.status IS NULL THEN flows.error ELSE change.error END,
+    finished_at = CASE WHEN change.status IS NULL THEN flows.finished_at ELSE change.finished_at END,
+    revision = change.revision + 1
+FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])
+    AS change (flow_id, status, open_steps, outputs, error, finished_at, revision)
+WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision AND CASE change.status
     WHEN 'active' THEN flows.status IN ('active', 'failed')
     WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
     WHEN 'completed' THEN flows.status IN ('active')
     WHEN 'failed' THEN flows.status IN ('active', 'compensating')
     WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
+    ELSE change.status IS NULL
 END;
 
 -- name: insert_inputs

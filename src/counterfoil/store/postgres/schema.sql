@@ -19,7 +19,7 @@ CREATE TABLE steps (
 );
 
 -- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
--- The lock of this row is the lock of the whole flow: who changes anything of a flow holds it.
+-- The lock of this row is the lock of the whole flow: who changes anything of a flow holds it, and raises the revision.
 CREATE TABLE flows (
     ordinal     BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
     flow_id     TEXT COLLATE "C" PRIMARY KEY,
@@ -28,8 +28,9 @@ CREATE TABLE flows (
     open_steps  INTEGER NOT NULL CHECK (open_steps >= 0),
     outputs     TEXT,
     error       TEXT,
-    finished_at BIGINT
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
+    finished_at BIGINT,
+    revision    BIGINT NOT NULL DEFAULT 0
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
 
 -- What a flow was started with: apart from its state, so that a change of state does not rewrite it.

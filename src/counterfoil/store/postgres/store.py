@@ -12,6 +12,7 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import StoreFailure
+from counterfoil.store.memory import Memory
 from counterfoil.store.postgres.connection import (
     FAULTS,
     PATIENCE_SECONDS,
@@ -61,7 +62,8 @@ class PostgresStore:
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._keeper: asyncio.Queue[Connection | None] = asyncio.Queue()
         """The one connection for leases and words: whoever reads slowly must not cost the node its lease."""
-        self._writers = [Writer(self._connect, self._pulse, defaults) for _ in range(self.batches)]
+        memory = Memory()
+        self._writers = [Writer(self._connect, self._pulse, defaults, memory) for _ in range(self.batches)]
         self._idle_writers: asyncio.Queue[Writer] = asyncio.Queue()
         for writer in self._writers:
             self._idle_writers.put_nowait(writer)

@@ -1,4 +1,4 @@
-"""One write transaction on PostgreSQL: lock, load, decide, write, commit.
+"""One write transaction on PostgreSQL: lock, load, decide, write, commit; or, from memory, decide, write, commit.
 
 The protocol. Who changes anything of a flow holds the lock of the flow's row. A batch takes its locks in one order:
 flows by id, then cancel calls by id, then the right to count a step's active items, by step; searches come last and
@@ -6,6 +6,10 @@ never wait. What it misses while deciding is locked without waiting; if another 
 everything that it now knows it needs. Writing waits once more: for the right to change the register of steps, then for
 another batch that makes a flow of the same id, flows in the order of their ids. So batches wait for each other, but
 never in a circle.
+
+A batch that needs nothing but what this node remembers (store/memory.py) is decided before the transaction begins. Its
+write raises the revision of every flow that it looked at, and only from the one that is remembered: if a flow has
+changed elsewhere, or is just being changed, nothing is written and the batch begins again, the long way.
 
 Rows are read after their locks were taken, by statements of their own: each sees all that was committed before
 (read committed). What is durable when: after COMMIT was answered. If the answer is lost, ``Unanswered`` carries the
@@ -23,6 +27,7 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import GuardRefused, StoreFailure
 from counterfoil.store.loading import LOADS, fill, need_open
+from counterfoil.store.memory import Memory
 from counterfoil.store.needs import Needs
 from counterfoil.store.postgres.connection import AGAIN, FAULTS, Connection
 from counterfoil.store.postgres.statements import (
@@ -79,49 +84,73 @@ def begin_statement(guard: int) -> str:
     )
 
 
-async def execute(connection: Connection, batch: Batch, defaults: WorkDefaults, begin: str) -> None:
+async def execute(
+    connection: Connection, batch: Batch, defaults: WorkDefaults, begin: str, memory: Memory
+) -> None:
     """The whole transaction of a batch. Raises BeginAgain, Unanswered, or what the connection raises."""
+    decided = _decide_from_memory(batch, memory)
     try:
         async with asyncio.timeout(TRANSACTION_SECONDS):
             await connection.execute(begin)
-            await _decide(connection, batch, defaults)
+            if not decided:
+                await _decide(connection, batch, defaults, memory)
             if not batch.world.changes.any():
                 await connection.execute("ROLLBACK")
                 return
+            taken = memory.take_out(batch.world.changes.touched())
             mark = await _write(connection, batch)
     except AGAIN as error:
         await _roll_back(connection)
         raise BeginAgain(str(error)) from error
-    except (BeginAgain, GuardRefused, LeaseLost):
+    except GuardRefused as refused:
+        await _roll_back(connection)
+        if decided:
+            raise BeginAgain("a flow is not as it was remembered") from refused
+        raise
+    except (BeginAgain, LeaseLost):
         await _roll_back(connection)
         raise
     await _commit(connection, mark)
+    memory.learn(batch.world, taken)
 
 
-async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults) -> None:
+def _decide_from_memory(batch: Batch, memory: Memory) -> bool:
+    """Whether the batch could be decided without a look at the database, and its write will prove that it was right."""
+    if not memory.knows(batch.needs):
+        return False
+    memory.recall(batch.world, batch.needs)
+    world = batch.world
+    if batch.decide() is None and world.changes.touched() >= world.revisions.keys():
+        return True
+    batch.restart()  # somebody missed something, or was told something that no write would prove
+    return False
+
+
+async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults, memory: Memory) -> None:
     missed: Needs | None = batch.needs
     first = True
-    locked: set[str] = set()
+    locked = batch.world.revisions
     while missed is not None:
-        locked |= await _lock(connection, missed, wait=first)
+        locked.update(await _lock(connection, missed, wait=first))
         for find in missed.finds:
             text, parameters = with_parameters(find.query, dict(find.parameters))
             batch.world.add_found(find, [tuple(row) for row in await connection.fetch(text, *parameters)])
+        missed = memory.recall(batch.world, missed, locked)
         loaded = await _load(connection, missed)
-        if not locked.issuperset(_flows_of(loaded)):
+        if not locked.keys() >= _flows_of(loaded):
             raise BeginAgain("a flow began after its lock was looked for: what is seen of it may change at any moment")
         fill(batch.world, missed, loaded, defaults)
         missed = batch.decide()
         first = False
 
 
-async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> set[str]:
-    """Take the locks; returns the flows that there are."""
-    flows, locked = needs.flows | needs.open_flows, set[str]()
+async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> dict[str, int]:
+    """Take the locks; returns the flows that there are, with their revisions."""
+    flows, locked = needs.flows | needs.open_flows, dict[str, int]()
     if flows or needs.work:
         text = COORDINATION["lock_flows"]
         rows = await _fetch(connection, text if wait else f"{text} NOWAIT", flows, needs.work)
-        locked = {row[0] for row in rows}
+        locked = {row[0]: row[1] for row in rows}
     if needs.calls:
         text = COORDINATION["lock_calls"]
         await _fetch(connection, text if wait else f"{text} NOWAIT", needs.calls)
@@ -163,7 +192,7 @@ async def _write(connection: Connection, batch: Batch) -> Mark | None:
             raise LeaseLost("this node's lease has lapsed: it claims nothing until it has a new one")
     if changes.current:
         await connection.fetch(COORDINATION["lock_register"])
-    writes = list(writes_of(changes))
+    writes = list(writes_of(changes, batch.world.revisions))
     text, parameters = combined(writes)
     told = await connection.fetchrow(text, *parameters)
     assert told is not None

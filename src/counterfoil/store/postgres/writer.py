@@ -18,6 +18,7 @@ from asyncpg import ReadOnlySQLTransactionError
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import CommitUnknown, GuardRefused, StoreFailure
+from counterfoil.store.memory import Memory
 from counterfoil.store.postgres.connection import FAULTS, Connection, explain, is_answer
 from counterfoil.store.postgres.pulse import Pulse
 from counterfoil.store.postgres.statements import COORDINATION
@@ -39,8 +40,11 @@ log = structlog.get_logger(__name__)
 class Writer:
     """Executes one batch at a time. ``connect`` gives a connection in the place of a lost one, or StoreFailure."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Connection]], pulse: Pulse, defaults: WorkDefaults) -> None:
+    def __init__(
+        self, connect: Callable[[], Awaitable[Connection]], pulse: Pulse, defaults: WorkDefaults, memory: Memory
+    ) -> None:
         self._connect = connect
+        self._memory = memory
         self._pulse = pulse
         self._defaults = defaults
         self._useless = (0.0, "")
@@ -60,7 +64,7 @@ class Writer:
                 reconnected = True
             try:
                 with self._pulse.watch(connection):
-                    await execute(connection, batch, self._defaults, self._begin)
+                    await execute(connection, batch, self._defaults, self._begin, self._memory)
                 return
             except BeginAgain:
                 if time.monotonic() - begun > TRYING_SECONDS:
@@ -143,6 +147,7 @@ class Writer:
             self._useless = (time.monotonic() + USELESS_SECONDS, explain(error))
 
     def _drop(self) -> None:
+        self._memory.clear()  # behind the next connection may be another server, with another past
         if self.connection is not None:
             self.connection.terminate()
             self.connection = None

@@ -15,6 +15,7 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import StoreFailure
+from counterfoil.store.memory import Memory
 from counterfoil.store.protocol import Row
 from counterfoil.store.sqlite.connection import Connection, open_reader, open_writer
 from counterfoil.store.sqlite.lock import take_lock
@@ -44,6 +45,7 @@ class SqliteStore:
         self._writer: Connection | None = None
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._lock: int | None = None
+        self._memory = Memory()
         self.heard: Callable[[str], None] = lambda message: None
 
     async def open(self) -> None:
@@ -74,11 +76,11 @@ class SqliteStore:
     def execute(self, batch: Batch) -> Awaitable[None]:
         if self._writer is None:
             return self._execute_anew(batch)
-        return self._guard(self._writer.start(execute, batch, self._defaults))
+        return self._guard(self._writer.start(execute, batch, self._defaults, self._memory))
 
     async def _execute_anew(self, batch: Batch) -> None:
         writer = await self._open_writer()
-        await self._guard(writer.start(execute, batch, self._defaults))
+        await self._guard(writer.start(execute, batch, self._defaults, self._memory))
 
     async def _guard(self, running: Awaitable[None]) -> None:
         try:
@@ -121,6 +123,7 @@ class SqliteStore:
 
     async def _open_writer(self) -> Connection:
         self._writer = await open_writer(self.path)
+        self._memory = Memory()  # the file may have been replaced
         return self._writer
 
     async def _drop_if_broken(self, failure: StoreFailure) -> None:

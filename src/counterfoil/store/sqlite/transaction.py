@@ -19,6 +19,7 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import GuardRefused
 from counterfoil.store.loading import LOADS, fill, need_open
+from counterfoil.store.memory import Memory
 from counterfoil.store.needs import Needs
 from counterfoil.store.queries import load_queries
 from counterfoil.store.writing import Write, writes_of
@@ -31,8 +32,8 @@ Statement = tuple[str, list[Any], int | None]
 """SQL, its parameters, and how many rows it must have changed (None: any number)."""
 
 
-def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults) -> None:
-    """The whole transaction of a batch, in the writer's thread."""
+def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults, memory: Memory) -> None:
+    """The whole transaction of a batch, in the writer's thread. What the memory holds need not be loaded."""
     _rollback(connection)  # a batch that failed midway may have left one open
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -41,11 +42,14 @@ def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults
             for find in missed.finds:
                 rows = connection.execute(QUERIES[find.query], dict(find.parameters)).fetchall()
                 batch.world.add_found(find, rows)
+            missed = memory.recall(batch.world, missed)
             fill(batch.world, missed, _read(connection, missed), defaults)
             missed = batch.decide()
-        if batch.world.changes.any():
-            statements = (statement for write in writes_of(batch.world.changes) for statement in _bulk(write))
-            _write(connection, statements)
+        changes = batch.world.changes
+        if changes.any():
+            taken = memory.take_out(changes.touched())
+            _write(connection, (statement for write in writes_of(changes) for statement in _bulk(write)))
+            memory.learn(batch.world, taken)
         else:
             connection.execute("ROLLBACK")
     except BaseException:

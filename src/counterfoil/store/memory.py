@@ -1,0 +1,137 @@
+"""What a store remembers of open flows after a commit, so that their next change need not load them again.
+
+Most of what happens to a work item happens soon after the last thing that did: an acknowledgement after the dispatch,
+a completion after the acknowledgement. A flow is remembered as its last commit left it, never as a batch that is still
+under way would have it: whatever a batch changes is taken out before it is written, and put back once it is known to
+be durable. If the batch comes to nothing, or nobody knows what became of it, it is simply not remembered any more.
+
+A store with one writer may rely on it. Where others write as well, each flow has a revision, which every commit that
+changes anything of the flow raises by one: what is remembered of it is true exactly as long as the revision is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.model import Flow, StepRun, Work
+from counterfoil.domain.states import FINAL_FLOWS, FINAL_WORK
+from counterfoil.store.needs import Needs
+from counterfoil.store.world import World
+
+MOST_ITEMS = 10_000
+"""Work items, over all flows. The flows that changed longest ago are forgotten first."""
+MOST_OUTPUT_BYTES = 4_096
+"""A flow with more outputs than this is loaded when it is needed: memory is for many small flows."""
+
+
+class Remembered:
+    """A flow, and those of its open items that passed here, each with its step."""
+
+    __slots__ = ("flow", "revision", "steps", "work")
+
+    def __init__(self, flow: Flow, revision: int) -> None:
+        self.flow = flow
+        self.revision = revision
+        self.steps: dict[str, StepRun] = {}
+        self.work: dict[str, Work] = {}
+
+
+class Memory:
+    """Open flows by id, in the order of their last change."""
+
+    def __init__(self, most_items: int = MOST_ITEMS) -> None:
+        self._most_items = most_items
+        self._flows: dict[str, Remembered] = {}
+        self._flow_of: dict[str, str] = {}
+
+    def knows(self, needs: Needs) -> bool:
+        """Whether a batch with these needs could be decided by what is remembered alone."""
+        if not needs.only_work():
+            return False
+        known = self._flow_of
+        return all(work_id in known for work_id in needs.work)
+
+    def recall(self, world: World, needs: Needs, revisions: Mapping[str, int] | None = None) -> Needs:
+        """Put what is remembered of the needed work into the world; returns the needs that are left.
+
+        ``revisions``: flows as they are now. What is remembered of them otherwise is out of date, and forgotten.
+        """
+        left = set()
+        for work_id in needs.work:
+            flow_id = self._flow_of.get(work_id)
+            known = None if flow_id is None else self._flows[flow_id]
+            if known is None or flow_id is None:
+                left.add(work_id)
+            elif revisions is not None and revisions.get(flow_id) != known.revision:
+                self.take_out([flow_id])
+                left.add(work_id)
+            else:
+                work = known.work[work_id]
+                world.add_work(work_id, work)
+                world.add_step_run(known.steps[work.step_id])
+                world.add_flow(flow_id, known.flow)
+                world.revisions[flow_id] = known.revision
+        return replace(needs, work=left)
+
+    def take_out(self, flow_ids: Iterable[str]) -> dict[str, Remembered]:
+        """Forget these flows; returns what was remembered of them, for ``learn``."""
+        taken: dict[str, Remembered] = {}
+        for flow_id in flow_ids:
+            known = self._flows.pop(flow_id, None)
+            if known is not None:
+                taken[flow_id] = known
+                for work_id in known.work:
+                    del self._flow_of[work_id]
+        return taken
+
+    def learn(self, world: World, taken: Mapping[str, Remembered]) -> None:
+        """The batch is durable: remember the flows that it changed as it left them, unless they have ended.
+
+        ``taken`` is what was remembered of them before.
+        """
+        changes = world.changes
+        touched: dict[str, Remembered] = {}
+        for flow_id in changes.touched():
+            flow = world.flow(flow_id)
+            if flow.status in FINAL_FLOWS or (flow.outputs and len(dump_json(flow.outputs)) > MOST_OUTPUT_BYTES):
+                continue
+            revision = world.revisions.get(flow_id, -1) + 1  # a new flow has revision 0
+            known = taken.get(flow_id)
+            if known is None:
+                known = Remembered(flow, revision)
+            else:
+                known.flow, known.revision = flow, revision
+            touched[flow_id] = known
+        for (flow_id, step_id), step in changes.steps.items():
+            if flow_id in touched:
+                touched[flow_id].steps[step_id] = step
+        for work_id, work in changes.work.items():
+            if work.flow_id not in touched:
+                continue
+            known = touched[work.flow_id]
+            if work.status in FINAL_WORK:
+                known.work.pop(work_id, None)
+            else:
+                known.work[work_id] = work
+                if work.step_id not in known.steps:
+                    known.steps[work.step_id] = world.step_run(work.flow_id, work.step_id)
+        self._put_back(touched)
+
+    def _put_back(self, flows: Mapping[str, Remembered]) -> None:
+        for flow_id, known in flows.items():
+            if known.work:
+                self._flows[flow_id] = known
+                self._flow_of.update(dict.fromkeys(known.work, flow_id))
+        while len(self._flow_of) > self._most_items:
+            self.take_out([next(iter(self._flows))])
+
+    def clear(self) -> None:
+        """The database may not be the one that it was."""
+        self._flows.clear()
+        self._flow_of.clear()
+
+    def __len__(self) -> int:
+        """How many work items are remembered."""
+        return len(self._flow_of)
