@@ -30,6 +30,7 @@ from counterfoil.engine.documents import Document
 from counterfoil.engine.feed import Feed
 from counterfoil.engine.lease import Lease
 from counterfoil.engine.neighbours import Neighbours
+from counterfoil.engine.probe import Probe
 from counterfoil.engine.queries import Queries
 from counterfoil.engine.start import Start
 from counterfoil.engine.steps import DeleteStep, PutStep
@@ -208,7 +209,8 @@ class Engine:
         self._readiness = readiness
 
     async def health(self) -> Document:
-        """Whether the engine can do its work; raises Unavailable when it cannot."""
+        """Whether the engine can do its work, reading and writing; raises Unavailable when it cannot."""
+        await self.commit.submit(Probe())
         seq = await self.queries.last_seq()
         sweeps = self._readiness()
         health: Document = {"store": {"last_seq": seq, "backlog": self.commit.backlog}, "sweeps": sweeps}

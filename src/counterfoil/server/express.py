@@ -3,29 +3,45 @@
 aiohttp makes a request object, a task, a response and several futures for every request. An ordinary completion (a
 ``POST /webhook/{flow}/{step}/{token}`` whose short body came along with its headers, on a connection where nothing
 else is going on) needs none of them: it is validated as soon as it is parsed, handed to the writer, and answered in
-one piece when its commit is done. Parsing is aiohttp's own. Whatever is unusual about a request, be it only that it
-is not valid, is left to the ordinary way, so the lane knows no errors but those of the commit.
+one piece when its commit is done. Whatever is unusual about a request, be it only that it is not valid, is left to the
+ordinary way, so the lane knows no errors but those of the commit.
+
+Even parsing is short where a request leaves nothing to parse: it came in one piece, its head is of the plainest form,
+and so was everything before it on the connection. The first one that is not so, and all that follow on its connection,
+are parsed by aiohttp. So the two never have to agree on where a request begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 from aiohttp.streams import EMPTY_PAYLOAD
+from multidict import CIMultiDict
 
 from counterfoil.domain.errors import CounterfoilError, InternalError
 from counterfoil.engine.complete import Completion
 from counterfoil.server.problems import problem_response
 
 Resolve = Callable[[Completion | CounterfoilError], None]
-Take = Callable[[str, str, str, Any, bytes, Resolve], bool]
-"""Flow id, step id, token, headers, body, and whom to tell: True when the completion was taken."""
+Headers = Callable[[], Mapping[str, str]]
+Take = Callable[[str, str, str, Headers, bytes, Resolve], bool]
+"""Flow id, step id, token, headers if they are wanted, body, and whom to tell: True when the completion was taken."""
 
 _PREFIX = "/webhook/"
+_PLAIN_HEAD = re.compile(
+    rb"POST /webhook/([A-Za-z0-9._~:-]+)/([A-Za-z0-9._~:-]+)/([A-Za-z0-9._~:-]+) HTTP/1\.1"
+    rb"(?:\r\n[A-Za-z0-9-]+: [\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)+"
+)
+_LONGEST_PLAIN_HEAD = 4_096
+_NOT_PLAIN = frozenset(
+    {b"connection", b"content-encoding", b"expect", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
+)
+"""Headers that may change what the rest of a request means, or what becomes of its connection."""
 _HEAD = (
     "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n"
     "X-Content-Type-Options: nosniff\r\nServer: counterfoil\r\nContent-Length: "
@@ -46,13 +62,15 @@ class Connection(Protocol):
 class ExpressParser:
     """Stands in front of aiohttp's parser and takes out what can go by the lane; the rest passes unchanged."""
 
-    __slots__ = ("_connection", "_held", "_inner", "_path", "_take", "_under_way")
+    __slots__ = ("_connection", "_held", "_ids", "_inner", "_plain", "_take", "_under_way")
 
     def __init__(self, inner: Any, connection: Connection, take: Take) -> None:
         self._inner = inner
         self._connection = connection
         self._take = take
         self._under_way = False
+        self._plain = True
+        """aiohttp's parser has seen nothing of this connection yet, so it stands where a request begins."""
         self._held = b""
 
     def __getattr__(self, name: str) -> Any:
@@ -62,11 +80,42 @@ class ExpressParser:
         if self._under_way:  # answers keep the order of the requests, so what follows has to wait
             self._held += data
             return (), False, b""
+        if self._plain:
+            if self._is_plain_completion(data):
+                return (), False, b""
+            self._plain = False
         messages, upgraded, tail = self._inner.feed_data(data)
         if len(messages) == 1 and not upgraded and self._goes_express(*messages[0]):
             self._inner.message_consumed()
             return (), False, tail
         return messages, upgraded, tail
+
+    def _is_plain_completion(self, data: bytes) -> bool:
+        """Take a completion that is all there, and of which nothing but its length and type has to be understood."""
+        head, _, body = data.partition(b"\r\n\r\n")
+        if len(head) > _LONGEST_PLAIN_HEAD or not (found := _PLAIN_HEAD.fullmatch(head)):
+            return False
+        fields = [line.split(b": ", 1) for line in head.split(b"\r\n")[1:]]
+        headers = {name.lower(): value for name, value in fields}
+        if (
+            len(headers) != len(fields)
+            or headers.get(b"content-length") != b"%d" % len(body)
+            or headers.get(b"content-type") != b"application/json"
+            or b"host" not in headers
+            or not _NOT_PLAIN.isdisjoint(headers)
+            or not self._connection.is_idle()
+        ):
+            return False
+        flow_id, step_id, token = found.groups()
+        return self._begin(flow_id.decode(), step_id.decode(), token.decode(), lambda: _decoded(fields), body)
+
+    def _begin(self, flow_id: str, step_id: str, token: str, headers: Headers, body: bytes) -> bool:
+        if not self._take(flow_id, step_id, token, headers, body, self._resolve):
+            return False
+        self._ids = flow_id, step_id
+        self._under_way = True
+        self._connection.begin_express()
+        return True
 
     def _goes_express(self, message: Any, payload: Any) -> bool:
         path = getattr(message, "path", "")
@@ -89,18 +138,13 @@ class ExpressParser:
             return False
         # Looked at without being read: if the completion is not taken, the ordinary way reads it.
         body = b"".join(payload._buffer)  # noqa: SLF001
-        self._path = parts
-        if self._take(parts[2], parts[3], parts[4], message.headers, body, self._resolve):
-            self._under_way = True
-            self._connection.begin_express()
-            return True
-        return False
+        return self._begin(parts[2], parts[3], parts[4], lambda: message.headers, body)
 
     def _resolve(self, answer: Completion | CounterfoilError) -> None:
         """The commit is done, or refused: answer, then go on with what came in the meantime."""
         self._under_way = False
         if isinstance(answer, Completion):
-            body = completion_text(answer, self._path[2], self._path[3])
+            body = completion_text(answer, *self._ids)
             text = f"{_HEAD}{len(body)}\r\n\r\n{body}".encode()
         else:
             text = _error_answer(answer)
@@ -110,6 +154,10 @@ class ExpressParser:
         """What was received while a completion was under way; asked for once it is answered."""
         data, self._held = self._held, b""
         return data
+
+
+def _decoded(fields: list[list[bytes]]) -> Mapping[str, str]:
+    return CIMultiDict((name.decode(), value.decode()) for name, value in fields)
 
 
 def completion_text(completion: Completion, flow_id: str, step_id: str) -> str:

@@ -19,6 +19,7 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -129,6 +130,8 @@ class GroupCommit:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
+        self._under_way = 0
+        self._crowd = 0.0
         self._outage = Outage()
         self._doubtful: list[tuple[World, Callable[[], Awaitable[bool]]]] = []
         self.prepare: Callable[[World], None] = lambda world: None
@@ -174,6 +177,12 @@ class GroupCommit:
         unanswered: Batch | None = None
         while True:
             if self._queue:
+                if unanswered is not None and self._batches > 1:
+                    unanswered.answer()
+                    unanswered = None
+                await self._gather()
+                if not self._queue:
+                    continue
                 batch = self._next_batch()
                 execution = self._execute(batch)
                 if unanswered is not None:
@@ -189,8 +198,19 @@ class GroupCommit:
                 self._wake.clear()
                 await self._wake.wait()
 
+    async def _gather(self) -> None:
+        """Wait for more commands as long as they keep coming, until this batch has its share of those to be expected."""
+        waiting = 0
+        while waiting < len(self._queue) < self._crowd / self._batches:
+            waiting = len(self._queue)
+            await asyncio.sleep(0)
+
     def _next_batch(self) -> Batch:
-        count = min(len(self._queue), self._batch_limit)
+        outstanding = len(self._queue) + self._under_way
+        self._crowd = max(outstanding, self._crowd * 0.9)
+        share = math.ceil(self._crowd / self._batches)
+        count = min(len(self._queue), self._batch_limit, share)
+        self._under_way += count
         return Batch([self._queue.popleft() for _ in range(count)], self._new_world, self._clock)
 
     def _new_world(self) -> World:
@@ -236,6 +256,7 @@ class GroupCommit:
             self._outage.over()
             self._follow_up(batch.world, len(batch))
             self._metrics.committed(len(batch), time.perf_counter() - started)
+        self._under_way -= len(batch)
         self._metrics.set_backlog(len(self._queue))
 
     def _follow_up(self, world: World, commands: int) -> None:

@@ -48,10 +48,7 @@ class Memory:
 
     def knows(self, needs: Needs) -> bool:
         """Whether a batch with these needs could be decided by what is remembered alone."""
-        if not needs.only_work():
-            return False
-        known = self._flow_of
-        return all(work_id in known for work_id in needs.work)
+        return needs.only_work() and bool(needs.work) and needs.work <= self._flow_of.keys()
 
     def recall(self, world: World, needs: Needs, revisions: Mapping[str, int] | None = None) -> Needs:
         """Put what is remembered of the needed work into the world; returns the needs that are left.

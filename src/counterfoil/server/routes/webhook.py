@@ -6,7 +6,6 @@ This is the hot path: a handler does no more than read, validate, submit and ans
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from aiohttp import web
 from pydantic import ValidationError
@@ -29,7 +28,7 @@ from counterfoil.domain.errors import (
 from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.server.answers import HeartbeatTaken, ReceiptState, ReportTaken, json_answer, json_response
-from counterfoil.server.express import Resolve, Take, completion_text
+from counterfoil.server.express import Headers, Resolve, Take, completion_text
 from counterfoil.server.requests import parse_body, read_body, require_json, validate
 from counterfoil.server.routes import Answer, EngineFacade, HeaderParameter, Route
 
@@ -62,7 +61,7 @@ async def _read_report(request: web.Request) -> bytes:
 def express_completions(engine: EngineFacade, limit: int) -> Take:
     """Completions by the express lane: taken when there is nothing to say against them before the commit."""
 
-    def take(flow_id: str, step_id: str, token: str, headers: Any, body: bytes, resolve: Resolve) -> bool:
+    def take(flow_id: str, step_id: str, token: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
         work_id = engine.context.receipts.work_id_of(flow_id, step_id, token)
         if work_id is None or len(body) > limit or not engine.accepting or _ODD.search(body):
             return False
@@ -70,7 +69,7 @@ def express_completions(engine: EngineFacade, limit: int) -> Take:
             result = StepResult.model_validate_json(body)
         except ValidationError:
             return False
-        return engine.take_completion(work_id, result, lambda now: engine.verify(headers, body, now), resolve)
+        return engine.take_completion(work_id, result, lambda now: engine.verify(headers(), body, now), resolve)
 
     return take
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -41,14 +41,17 @@ def packed(text: str) -> str:
     return _ARRAY.sub(_PACKED, text)
 
 
-def pack(values: Collection[Any]) -> str:
+def pack(values: Sequence[Any]) -> str:
     """An array as one text, its values separated by a character that hardly any text has."""
-    absent = 0
-    try:
-        text = SEPARATOR.join(values)
-    except TypeError:
+    absent = values.count(None)
+    if absent == len(values):
+        return SEPARATOR.join([ABSENT] * absent)
+    if absent:
         text = SEPARATOR.join([ABSENT if value is None else str(value) for value in values])
-        absent = sum(1 for value in values if value is None)
+    elif isinstance(values[0], str):
+        text = SEPARATOR.join(values)
+    else:
+        text = SEPARATOR.join(map(str, values))
     if not text or text.count(SEPARATOR) != len(values) - 1 or text.count(ABSENT) != absent:
         raise Unpackable
     return text
@@ -66,19 +69,42 @@ class Unpackable(ValueError):
     """Some text has the separator in it, or there is nothing to separate: it must be handed over as an array."""
 
 
-@cache
-def _combined(queries: tuple[tuple[str, int], ...]) -> str:
+Shape = tuple[tuple[str, int], ...]
+"""Which queries a statement is made of, each with the number of its columns."""
+
+
+def _with(shape: Shape) -> str:
+    """Several writes as parts of one statement, run in the order in which what follows asks for their counts."""
     parts: list[str] = []
     shift = 0
-    for query, width in queries:
+    for query, width in shape:
         text = _NUMBERED.sub(lambda found, by=shift: f"${int(found[1]) + by}", QUERIES[query])  # type: ignore[misc]
         returned = "seq" if query == "append_journal" else "1"
         parts.append(f"{query} AS (\n{text}\nRETURNING {returned})")
         shift += width
-    told = [f"(SELECT count(*) FROM {query})" for query, _ in queries]  # noqa: S608 (our own names)
-    if any(query == "append_journal" for query, _ in queries):
+    return f"WITH {', '.join(parts)}"
+
+
+def _count(query: str) -> str:
+    return f"(SELECT count(*) FROM {query})"  # noqa: S608 (our own names)
+
+
+@cache
+def _combined(shape: Shape) -> str:
+    told = [_count(query) for query, _ in shape]
+    if any(query == "append_journal" for query, _ in shape):
         told.append("(SELECT min(seq) FROM append_journal)")
-    return f"WITH {', '.join(parts)}\nSELECT {', '.join(told)}"
+    return f"{_with(shape)}\nSELECT {', '.join(told)}"
+
+
+@cache
+def _proving(shape: Shape, *, claims: bool) -> str:
+    parameters = sum(width for _, width in shape)
+    proof = [f"{_count(query)} = ${parameters + place}" for place, (query, _) in enumerate(shape, 1)]
+    if claims:
+        alive = COORDINATION["check_leases"].replace("$1", f"${parameters + len(shape) + 1}")
+        proof.append(f"EXISTS ({alive})")
+    return f"{_with(shape)}\nSELECT 1 / CASE WHEN {' AND '.join(proof)} THEN 1 ELSE 0 END"
 
 
 def combined(writes: list[Write]) -> tuple[str, list[Any]]:
@@ -86,15 +112,29 @@ def combined(writes: list[Write]) -> tuple[str, list[Any]]:
 
     Few texts: which tables a batch touches, not how many rows, decides on them; so prepared ones are used again.
     """
-    columns = [list(zip(*write.rows, strict=True)) for write in writes]
-    shape = tuple((write.query, len(own)) for write, own in zip(writes, columns, strict=True))
-    values = [column for own in columns for column in own]
+    shape, values = _columns(writes)
     try:
-        return _combined_packed(shape), [pack(column) for column in values]
+        return packed(_combined(shape)), [pack(column) for column in values]
     except Unpackable:
         return _combined(shape), values
 
 
-@cache
-def _combined_packed(queries: tuple[tuple[str, int], ...]) -> str:
-    return packed(_combined(queries))
+def proving(writes: list[Write], node_id: str | None) -> tuple[str, list[Any]]:
+    """The same as a statement that divides by zero, and so writes nothing, unless each write wrote all its rows.
+
+    ``node_id``: nor if this node's lease has lapsed.
+    """
+    shape, values = _columns(writes)
+    text = _proving(shape, claims=node_id is not None)
+    counts = [len(write.rows) for write in writes]
+    nodes = [] if node_id is None else [node_id]
+    try:
+        return packed(text), [*(pack(column) for column in values), *counts, *nodes]
+    except Unpackable:
+        return text, [*values, *counts, *([nodes] if nodes else [])]
+
+
+def _columns(writes: list[Write]) -> tuple[Shape, list[Any]]:
+    columns = [list(zip(*write.rows, strict=True)) for write in writes]
+    shape = tuple((write.query, len(own)) for write, own in zip(writes, columns, strict=True))
+    return shape, [column for own in columns for column in own]

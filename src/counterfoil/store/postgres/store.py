@@ -29,7 +29,7 @@ from counterfoil.store.postgres.migrations import migrate
 from counterfoil.store.postgres.pulse import Pulse
 from counterfoil.store.postgres.statements import COORDINATION, with_parameters
 from counterfoil.store.postgres.tail import Tail
-from counterfoil.store.postgres.writer import Writer
+from counterfoil.store.postgres.writer import Truce, Writer
 from counterfoil.store.protocol import Row
 
 STATEMENT_SECONDS = 30.0
@@ -62,8 +62,8 @@ class PostgresStore:
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._keeper: asyncio.Queue[Connection | None] = asyncio.Queue()
         """The one connection for leases and words: whoever reads slowly must not cost the node its lease."""
-        memory = Memory()
-        self._writers = [Writer(self._connect, self._pulse, defaults, memory) for _ in range(self.batches)]
+        shared = (Memory(), Truce())
+        self._writers = [Writer(self._connect, self._pulse, defaults, *shared) for _ in range(self.batches)]
         self._idle_writers: asyncio.Queue[Writer] = asyncio.Queue()
         for writer in self._writers:
             self._idle_writers.put_nowait(writer)

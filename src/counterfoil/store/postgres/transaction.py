@@ -1,4 +1,4 @@
-"""One write transaction on PostgreSQL: lock, load, decide, write, commit; or, from memory, decide, write, commit.
+"""One write transaction on PostgreSQL: lock, load, decide, write, commit. (The short way is in shortcut.py.)
 
 The protocol. Who changes anything of a flow holds the lock of the flow's row. A batch takes its locks in one order:
 flows by id, then cancel calls by id, then the right to count a step's active items, by step; searches come last and
@@ -6,10 +6,6 @@ never wait. What it misses while deciding is locked without waiting; if another 
 everything that it now knows it needs. Writing waits once more: for the right to change the register of steps, then for
 another batch that makes a flow of the same id, flows in the order of their ids. So batches wait for each other, but
 never in a circle.
-
-A batch that needs nothing but what this node remembers (store/memory.py) is decided before the transaction begins. Its
-write raises the revision of every flow that it looked at, and only from the one that is remembered: if a flow has
-changed elsewhere, or is just being changed, nothing is written and the batch begins again, the long way.
 
 Rows are read after their locks were taken, by statements of their own: each sees all that was committed before
 (read committed). What is durable when: after COMMIT was answered. If the answer is lost, ``Unanswered`` carries the
@@ -84,16 +80,12 @@ def begin_statement(guard: int) -> str:
     )
 
 
-async def execute(
-    connection: Connection, batch: Batch, defaults: WorkDefaults, begin: str, memory: Memory
-) -> None:
+async def execute(connection: Connection, batch: Batch, defaults: WorkDefaults, begin: str, memory: Memory) -> None:
     """The whole transaction of a batch. Raises BeginAgain, Unanswered, or what the connection raises."""
-    decided = _decide_from_memory(batch, memory)
     try:
         async with asyncio.timeout(TRANSACTION_SECONDS):
             await connection.execute(begin)
-            if not decided:
-                await _decide(connection, batch, defaults, memory)
+            await _decide(connection, batch, defaults, memory)
             if not batch.world.changes.any():
                 await connection.execute("ROLLBACK")
                 return
@@ -102,28 +94,11 @@ async def execute(
     except AGAIN as error:
         await _roll_back(connection)
         raise BeginAgain(str(error)) from error
-    except GuardRefused as refused:
-        await _roll_back(connection)
-        if decided:
-            raise BeginAgain("a flow is not as it was remembered") from refused
-        raise
-    except (BeginAgain, LeaseLost):
+    except (BeginAgain, GuardRefused, LeaseLost):
         await _roll_back(connection)
         raise
     await _commit(connection, mark)
     memory.learn(batch.world, taken)
-
-
-def _decide_from_memory(batch: Batch, memory: Memory) -> bool:
-    """Whether the batch could be decided without a look at the database, and its write will prove that it was right."""
-    if not memory.knows(batch.needs):
-        return False
-    memory.recall(batch.world, batch.needs)
-    world = batch.world
-    if batch.decide() is None and world.changes.touched() >= world.revisions.keys():
-        return True
-    batch.restart()  # somebody missed something, or was told something that no write would prove
-    return False
 
 
 async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults, memory: Memory) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import structlog
 from asyncpg import ReadOnlySQLTransactionError
@@ -37,17 +38,30 @@ DOUBT_SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
 
+@dataclass
+class Truce:
+    """Until when the writers of a node leave a server alone that let one of them in and then would not do its work."""
+
+    until: float = 0.0
+    reason: str = ""
+
+
 class Writer:
     """Executes one batch at a time. ``connect`` gives a connection in the place of a lost one, or StoreFailure."""
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Connection]], pulse: Pulse, defaults: WorkDefaults, memory: Memory
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        pulse: Pulse,
+        defaults: WorkDefaults,
+        memory: Memory,
+        truce: Truce,
     ) -> None:
         self._connect = connect
         self._memory = memory
         self._pulse = pulse
         self._defaults = defaults
-        self._useless = (0.0, "")
+        self._truce = truce
         self._begin = begin_statement(secrets.randbits(62))
         self.connection: Connection | None = None
 
@@ -135,16 +149,16 @@ class Writer:
         return bool(found)
 
     async def _reconnect(self) -> Connection:
-        until, reason = self._useless
-        if time.monotonic() < until:
-            raise StoreFailure(reason)
+        if time.monotonic() < self._truce.until:
+            raise StoreFailure(self._truce.reason)
         self.connection = await self._connect()
         return self.connection
 
     def _note_useless(self, error: BaseException) -> None:
         """A new connection failed: because of the server, or only because of what was asked of it."""
         if not is_answer(error) or isinstance(error, ReadOnlySQLTransactionError):
-            self._useless = (time.monotonic() + USELESS_SECONDS, explain(error))
+            self._truce.until = time.monotonic() + USELESS_SECONDS
+            self._truce.reason = explain(error)
 
     def _drop(self) -> None:
         self._memory.clear()  # behind the next connection may be another server, with another past

@@ -1,4 +1,5 @@
--- Named queries of the embedded store. `:rows` stands for as many bracketed rows of parameters as a batch has.
+-- Named queries of the embedded store. `:rows` stands for bracketed rows of parameters: those that a batch has, and some
+-- that are all null and must have no effect, so that few texts serve every number of rows.
 -- Bulk updates begin with UPDATE (not WITH): Python counts the rows of no other statement, and the guards need the count.
 -- Batch loads give one row of JSON: SQLite builds it without holding Python's lock, and one step fetches it.
 
@@ -95,11 +96,13 @@ SELECT call_id FROM cancel_calls WHERE due_at <= :now ORDER BY due_at LIMIT :lim
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
-INSERT INTO step_versions (version, step_id, definition) VALUES :rows ON CONFLICT DO NOTHING;
+INSERT INTO step_versions (version, step_id, definition)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL ON CONFLICT DO NOTHING;
 
 -- name: put_step
 -- Make a version the current one of its step.
-INSERT INTO steps (step_id, version, created_at, updated_at) VALUES :rows
+INSERT INTO steps (step_id, version, created_at, updated_at)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
 ON CONFLICT (step_id) DO UPDATE SET version = excluded.version, updated_at = excluded.updated_at;
 
 -- name: delete_step
@@ -107,7 +110,8 @@ ON CONFLICT (step_id) DO UPDATE SET version = excluded.version, updated_at = exc
 DELETE FROM steps WHERE step_id IN (VALUES :rows);
 
 -- name: insert_flows
-INSERT INTO flows (flow_id, status, created_at, open_steps, outputs, error, finished_at) VALUES :rows;
+INSERT INTO flows (flow_id, status, created_at, open_steps, outputs, error, finished_at)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_flows
 -- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
@@ -126,15 +130,18 @@ WHERE flows.flow_id = change.flow_id AND CASE change.status
 END;
 
 -- name: insert_inputs
-INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels) VALUES :rows;
+INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: insert_labels
-INSERT INTO flow_labels (label, flow_id) VALUES :rows;
+INSERT INTO flow_labels (label, flow_id)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: insert_steps
 INSERT INTO flow_steps (
     flow_id, step_id, version, status, goal, items, open_items, failed_items, started_at, finished_at
-) VALUES :rows;
+)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_steps
 -- pending -> active | skipped | cancelled; active -> completed | failed | cancelled
@@ -157,7 +164,8 @@ END;
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
     deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at
-) VALUES :rows;
+)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_work
 -- The guard says what domain/states.py says: open work may change in place, what is final never changes again.
@@ -183,11 +191,13 @@ WHERE work.work_id = change.work_id AND CASE change.status
 END;
 
 -- name: append_journal
-INSERT INTO journal (type, at, flow_id, step_id, work_id, attempt, data) VALUES :rows;
+INSERT INTO journal (type, at, flow_id, step_id, work_id, attempt, data)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: put_calls
 -- A cancel call, new or to be tried again later.
-INSERT INTO cancel_calls (call_id, flow_id, step_id, work_id, url, body, attempt, due_at) VALUES :rows
+INSERT INTO cancel_calls (call_id, flow_id, step_id, work_id, url, body, attempt, due_at)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
 ON CONFLICT (call_id) DO UPDATE SET attempt = excluded.attempt, due_at = excluded.due_at;
 
 -- name: delete_calls

@@ -85,13 +85,17 @@ def _rollback(connection: sqlite3.Connection) -> None:
 
 
 def _bulk(write: Write) -> Iterable[Statement]:
-    """Cut rows into statements of 64, 32, 16 ... 1 rows: few texts, so that SQLite's prepared ones are used again."""
-    start = 0
-    while start < len(write.rows):
-        size = min(MOST_ROWS, 1 << (len(write.rows) - start).bit_length() - 1)
-        chunk = write.rows[start : start + size]
-        yield _sql(write.query, size, len(chunk[0])), list(chain.from_iterable(chunk)), size if write.exact else None
-        start += size
+    """Statements of 1, 2, 4 ... 64 rows, the last one filled up: few texts, so that SQLite's prepared ones are used again.
+
+    A row that is all null changes nothing (its key matches none), and costs less than one more statement.
+    """
+    width = len(write.rows[0])
+    for start in range(0, len(write.rows), MOST_ROWS):
+        chunk = write.rows[start : start + MOST_ROWS]
+        size = 1 << (len(chunk) - 1).bit_length()
+        parameters = list(chain.from_iterable(chunk))
+        parameters += [None] * (width * (size - len(chunk)))
+        yield _sql(write.query, size, width), parameters, len(chunk) if write.exact else None
 
 
 _TEXTS: dict[tuple[str, int], str] = {}
