@@ -49,8 +49,7 @@ RETURNING (SELECT count(*) FROM nodes AS n WHERE n.node_id <> $1 AND n.lease_unt
 -- Give a lease back: whatever its holder left behind is anybody's at once.
 UPDATE nodes SET lease_until = clock_timestamp() WHERE node_id = $1 AND lease_until > clock_timestamp();
 
--- name: find_event
--- Whether the journal holds this very event under this number: how a commit in doubt is read back.
+-- name: find_entry
+-- Whether the journal holds this very entry under this number: how a commit in doubt is read back.
 SELECT count(*) FROM journal
-WHERE seq = $1 AND type = $2 AND at = $3 AND flow_id = $4 AND work_id IS NOT DISTINCT FROM $5
-    AND attempt IS NOT DISTINCT FROM $6;
+WHERE seq = $1 AND flow_id = $2 AND work_id IS NOT DISTINCT FROM $3 AND at = $4 AND events = $5;

@@ -12,6 +12,7 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import StoreFailure
+from counterfoil.store.journal import MOST_EVENTS, READS, unpack_read
 from counterfoil.store.postgres.connection import (
     FAULTS,
     PATIENCE_SECONDS,
@@ -133,8 +134,8 @@ class PostgresStore:
         text, values = with_parameters(query, parameters)
         rows = await self._fetch(self._readers, text, *values)
         if query == "journal_after":
-            return self._tail.visible(parameters["after"], rows)
-        return [tuple(row) for row in rows]
+            rows = self._tail.visible(parameters["after"] // MOST_EVENTS, rows)
+        return unpack_read(query, parameters, rows) if query in READS else [tuple(row) for row in rows]
 
     async def _fetch(self, pool: asyncio.Queue[Connection | None], text: str, *values: Any) -> list[Any]:
         self._check_open()

@@ -9,7 +9,7 @@ never in a circle.
 
 Rows are read after their locks were taken, by statements of their own: each sees all that was committed before
 (read committed). What is durable when: after COMMIT was answered. If the answer is lost, ``Unanswered`` carries the
-first event that the transaction wrote, by which it can be looked up whether it holds.
+first entry that the transaction wrote, by which it can be looked up whether it holds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.events import EventType
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import GuardRefused, StoreFailure
@@ -33,7 +33,7 @@ from counterfoil.store.postgres.statements import (
     packed,
     with_parameters,
 )
-from counterfoil.store.writing import writes_of
+from counterfoil.store.writing import Row, writes_of
 
 TRANSACTION_SECONDS = 10.0
 """A transaction that takes longer than this, or whose commit does, is given up, though the server be there: those whose
@@ -50,10 +50,10 @@ class BeginAgain(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """The first event of a commit, under its number: the commit holds exactly if the journal has it."""
+    """The first entry of a commit, under its number: the commit holds exactly if the journal has it."""
 
     seq: int
-    event: Event
+    entry: Row
 
 
 class Unanswered(Exception):
@@ -170,7 +170,8 @@ async def _write(connection: Connection, batch: Batch) -> Mark | None:
     for write, changed in zip(writes, told, strict=False):
         if write.exact and changed != len(write.rows):
             raise GuardRefused(f"{len(write.rows) - changed} of {len(write.rows)} rows: {write.query}")
-    return Mark(told[len(writes)], changes.events[0]) if changes.events else None
+    entries = next((write.rows for write in writes if write.query == "append_journal"), None)
+    return Mark(told[len(writes)], entries[0]) if entries else None
 
 
 async def _commit(connection: Connection, mark: Mark | None) -> None:

@@ -102,20 +102,11 @@ class Writer:
     async def _holds(self, mark: Mark) -> bool:
         """Read back whether a commit holds, after the transaction is certain to have ended: its guard is free."""
         connection = await self._connect()
-        event = mark.event
         try:
             with self._pulse.watch(connection):
                 async with asyncio.timeout(READ_BACK_SECONDS):
                     await connection.execute(self._begin)
-                    found: int = await connection.fetchval(
-                        COORDINATION["find_event"],
-                        mark.seq,
-                        str(event.type),
-                        event.at,
-                        event.flow_id,
-                        event.work_id,
-                        event.attempt,
-                    )
+                    found: int = await connection.fetchval(COORDINATION["find_entry"], mark.seq, *mark.entry)
                     await connection.execute("ROLLBACK")
         except FAULTS as error:
             connection.terminate()
