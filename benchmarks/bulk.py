@@ -15,11 +15,12 @@ from counterfoil.store.sqlite.migrations import fresh_schema
 
 ROWS = 64
 BATCHES = 200
-COLUMNS = "INSERT INTO journal (type, at, flow_id, step_id, work_id, attempt, data)"
-ROW = ("work_succeeded", 1_794_840_000_000, "f" * 32, "step", "w" * 32, 1, '{"outputs":{"key":"value"}}')
-PLACES = "(?, ?, ?, ?, ?, ?, ?)"
+COLUMNS = "INSERT INTO journal (flow_id, work_id, at, events)"
+EVENTS = '[["work_succeeded","step",1,1,{"outputs":{"key":"value"}}],["step_completed","step",0,null,{}]]'
+ROW = ("f" * 32, "w" * 32, 1_794_840_000_000, EVENTS)
+PLACES = "(?, ?, ?, ?)"
 BY_VALUES = f"{COLUMNS} VALUES {', '.join([PLACES] * ROWS)}"
-BY_JSON = f"{COLUMNS} SELECT {', '.join(f'value ->> {n}' for n in range(7))} FROM json_each(?)"
+BY_JSON = f"{COLUMNS} SELECT {', '.join(f'value ->> {n}' for n in range(4))} FROM json_each(?)"
 
 Way = Callable[[sqlite3.Connection, list[tuple[object, ...]]], object]
 WAYS: dict[str, Way] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,12 @@ def by_hand(place: Place, *statements: str) -> list[tuple[Any, ...]]:
         return apart.submit(asyncio.run, _on_postgresql(place, statements)).result()
 
 
-def break_it(place: Place, *statements: str) -> None:
-    """Change what the database holds; each statement must have found something to change."""
-    for statement in statements:
+def break_it(place: Place, *changes: str | Callable[[Place], None]) -> None:
+    """Change what the database holds: by statements, each of which must find something to change, or by functions."""
+    for statement in changes:
+        if callable(statement):
+            statement(place)
+            continue
         assert by_hand(place, f"{statement} RETURNING 1"), f"nothing was broken by {statement}"
 
 

@@ -13,8 +13,12 @@ from urllib.parse import urlsplit
 
 T = TypeVar("T")
 
+BEGIN = b"BEGIN "
 COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
 """What the driver sends in one piece, as the last thing before it waits: a query of the simple protocol."""
+ROLLBACK = b"Q\x00\x00\x00\x0dROLLBACK\x00"
+ENTRY = b'[["'
+"""How the text of a journal entry begins. A statement that writes one outside of a transaction is a commit as well."""
 
 CommitFault = Literal["lost", "forwarded", "answered", "forgotten"]
 """What happens to a commit: it never arrives; it arrives and the connection is cut at once, so that nobody knows; the
@@ -148,6 +152,7 @@ class _Link:
         self._client = reader, writer
         self._running: asyncio.Task[None] | None = None
         self._answer_is_lost = False
+        self._in_transaction = False
         self.flowing = asyncio.Event()
         self.flowing.set()
         self.ended = asyncio.Event()
@@ -179,7 +184,7 @@ class _Link:
             data = await _some(self._client[0])
             await self.flowing.wait()
             fault = None
-            if data.endswith(COMMIT):
+            if self._is_commit(data):
                 self._proxy.commits += 1
                 fault = self._proxy.on_commit()
             if fault == "lost":
@@ -191,6 +196,13 @@ class _Link:
             await server.drain()
             if fault == "forwarded":
                 raise EOFError
+
+    def _is_commit(self, data: bytes) -> bool:
+        if data.startswith(b"Q") and BEGIN in data[:16]:
+            self._in_transaction = True
+        if data.endswith((COMMIT, ROLLBACK)):
+            self._in_transaction = False
+        return data.endswith(COMMIT) or (not self._in_transaction and data.startswith(b"B") and ENTRY in data)
 
     async def _to_client(self, server: asyncio.StreamReader) -> None:
         while True:

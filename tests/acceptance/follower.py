@@ -11,6 +11,7 @@ import aiohttp
 
 from tests.acceptance.chaos import PAUSE_SECONDS
 from tests.eventually import elapsed, eventually
+from tests.journal import ENTRIES, events_of
 from tests.postgres import Cluster
 from tests.sse import EventStream
 
@@ -60,12 +61,12 @@ class Follower:
         connection = await cluster.connect(database)
         try:
             async with asyncio.timeout(within):
-                last = await connection.fetchval("SELECT max(seq) FROM journal")
+                last = events_of(await connection.fetch(ENTRIES))[-1]["seq"]
                 await eventually(lambda: self.seen[-1] >= last, within=within, what=f"event {last} in the stream")
-                rows = await connection.fetch("SELECT seq FROM journal ORDER BY seq")
+                events = events_of(await connection.fetch(ENTRIES))
         finally:
             await connection.close()
-        journal, seen = [row["seq"] for row in rows], self.seen[1:]
+        journal, seen = [event["seq"] for event in events], self.seen[1:]
         missed = sorted(set(journal) - set(seen))
         assert not missed, f"the stream left out {missed}"
         assert seen == journal, "the stream told something twice, or in another order"

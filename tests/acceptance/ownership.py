@@ -11,9 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from tests.acceptance.ledger import Key
+from tests.journal import ENTRIES, events_of
 from tests.postgres import Cluster
 
 ENDS = ("work_succeeded", "work_failed", "work_cancelled")
@@ -44,7 +43,7 @@ class Ownership:
         key = event["flow_id"], event["step_id"]
         self.events[key].append(str(event))
         item = self.items[key]
-        kind, data = event["type"], orjson.loads(event["data"])
+        kind, data = event["type"], event["data"]
         if kind == "work_dispatched":
             self._dispatched(item, event, data["owner"])
         elif kind == "work_not_completed":
@@ -83,13 +82,12 @@ async def read_ownership(cluster: Cluster, database: str) -> Ownership:
     try:
         rows = await connection.fetch("SELECT node_id, extract(epoch FROM lease_until) * 1000 AS until FROM nodes")
         ownership = Ownership({row["node_id"]: float(row["until"]) for row in rows})
-        events = await connection.fetch(
-            "SELECT seq, type, at, flow_id, step_id, attempt, data FROM journal WHERE work_id IS NOT NULL ORDER BY seq"
-        )
+        events = events_of(await connection.fetch(ENTRIES))
     finally:
         await connection.close()
     for event in events:
-        ownership.read(dict(event))
+        if event["work_id"] is not None:
+            ownership.read(event)
     return ownership
 
 
@@ -101,10 +99,8 @@ async def open_work(cluster: Cluster, database: str) -> list[str]:
             "SELECT work_id, flow_id, step_id, status, attempt, due_at, deadline_at, owner, acknowledged_at FROM work "
             "WHERE status NOT IN ('succeeded', 'failed', 'cancelled') ORDER BY ordinal LIMIT 20"
         )
-        events = await connection.fetch(
-            "SELECT seq, at, flow_id, step_id, type, attempt, data FROM journal WHERE flow_id = ANY($1) ORDER BY seq",
-            [item["flow_id"] for item in items],
-        )
+        flows = {item["flow_id"] for item in items}
+        events = [event for event in events_of(await connection.fetch(ENTRIES)) if event["flow_id"] in flows]
     finally:
         await connection.close()
-    return [str(dict(row)) for row in (*items, *events)]
+    return [*(str(dict(item)) for item in items), *map(str, events)]

@@ -16,12 +16,13 @@ from tests.acceptance.conftest import ClientOf, NewEngine
 from tests.acceptance.processes import EngineProcess, run_command, store_url
 from tests.by_hand import Place, break_it, by_hand
 from tests.databases import NewDatabase
+from tests.journal import Breakage, changed_event, lost_event, repeated_event
 from tests.postgres import free_port
 
 PASSWORD = "never-to-be-seen"
 FORGED = '{"success":true,"outputs":{"forged":1},"error":null}'
 
-BREAKAGES: dict[str, tuple[str, str]] = {
+BREAKAGES: dict[str, tuple[str, str | Breakage]] = {
     "an outcome changed": ("journal", f"UPDATE work SET result = '{FORGED}' WHERE status = 'succeeded'"),
     "an outcome taken back": (
         "final_flow",
@@ -29,8 +30,7 @@ BREAKAGES: dict[str, tuple[str, str]] = {
     ),
     "an outcome recorded twice": (
         "one_outcome",
-        """INSERT INTO journal (type, at, flow_id, step_id, work_id, attempt, data)
-        SELECT type, at, flow_id, step_id, work_id, attempt, data FROM journal WHERE type = 'work_succeeded'""",
+        repeated_event("work_succeeded", again="work_succeeded"),
     ),
     "an outcome without a time": ("one_outcome", "UPDATE work SET recorded_at = NULL WHERE status = 'succeeded'"),
     "not completed without a next attempt": (
@@ -41,13 +41,13 @@ BREAKAGES: dict[str, tuple[str, str]] = {
     "more attempts than allowed": ("attempts", "UPDATE work SET attempt = 99 WHERE status = 'active'"),
     "an attempt without an intent": (
         "journal",
-        "DELETE FROM journal WHERE type = 'work_dispatched' AND flow_id = 'active'",
+        lost_event("work_dispatched", "active"),
     ),
     "an intent that skips an attempt": (
         "one_outcome",
-        "UPDATE journal SET attempt = 2 WHERE type = 'work_dispatched' AND flow_id = 'active'",
+        changed_event("work_dispatched", lambda fields: [*fields[:3], 2, fields[4]], "active"),
     ),
-    "a change without an event": ("journal", "DELETE FROM journal WHERE type = 'work_acknowledged'"),
+    "a change without an event": ("journal", lost_event("work_acknowledged")),
     "an event without a change": ("journal", "UPDATE work SET acknowledged_at = NULL WHERE status = 'active'"),
     "a stuck flow": ("stuck_flow", "UPDATE flows SET status = 'active', finished_at = NULL WHERE flow_id = 'done'"),
     "an open step in a final flow": (
@@ -68,10 +68,10 @@ class Copies:
         self._directory = directory
         self._made = 0
 
-    def broken(self, statement: str) -> str:
-        """The URL of a copy that one statement has changed."""
+    def broken(self, change: str | Breakage) -> str:
+        """The URL of a copy that was changed in one way."""
         copy = self._copy_file(self._original) if isinstance(self._original, Path) else self._clone(self._original)
-        break_it(copy, statement)
+        break_it(copy, change)
         return store_url(copy)
 
     def remove(self) -> None:
@@ -120,8 +120,8 @@ def copies(stopped: EngineProcess, tmp_path: Path) -> Iterator[Copies]:
 
 async def test_each_broken_promise_is_found_and_named(copies: Copies) -> None:
     missed = {}
-    for name, (invariant, statement) in BREAKAGES.items():
-        found = {finding.invariant for finding in run_doctor(Settings(store=copies.broken(statement)))}
+    for name, (invariant, change) in BREAKAGES.items():
+        found = {finding.invariant for finding in run_doctor(Settings(store=copies.broken(change)))}
         if invariant not in found:
             missed[name] = (invariant, found)
     assert missed == {}
@@ -131,8 +131,8 @@ async def test_the_command_says_what_is_wrong_and_ends_with_1(stopped: EnginePro
     code, output, errors = await run_command("doctor", "--store", stopped.store_url, "--json")
     assert code == 0, output + errors
     assert orjson.loads(output) == {"clean": True, "findings": []}
-    invariant, statement = BREAKAGES["a stuck flow"]
-    broken = copies.broken(statement)
+    invariant, change = BREAKAGES["a stuck flow"]
+    broken = copies.broken(change)
     for flags in ([], ["--json"]):
         code, output, errors = await run_command("doctor", "--store", broken, *flags)
         assert (code, errors) == (1, "")

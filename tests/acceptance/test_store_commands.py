@@ -44,7 +44,7 @@ def schema_of(dsn: str) -> list[tuple[Any, ...]]:
 async def empty(tmp_path: Path) -> Path:
     """The data of an engine that has never done anything."""
     data = tmp_path / "data"
-    assert (await run_command("store", "migrate", "--data", str(data)))[:2] == (0, "schema version 1: created\n")
+    assert (await run_command("store", "migrate", "--data", str(data)))[:2] == (0, "schema version 2: created\n")
     (data / "receipt.secret").write_text("a-secret-of-this-test-alone\n")
     return data
 
@@ -53,12 +53,16 @@ def fill(data: Path, flows: int) -> Path:
     """Flows by the thousand, each of some kilobytes in several tables."""
     numbers = f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {flows})"
     payload = """'{"text":"' || hex(randomblob(500)) || '"}'"""
+
+    def entry(kind: str) -> str:
+        return f"""'[["{kind}",null,0,null,' || {payload} || ']]'"""
+
     with contextlib.closing(sqlite3.connect(data / "counterfoil.db")) as connection, connection:
         for statement in (
             "flows SELECT n, 'flow-' || n, 'active', n, 1, NULL, NULL, NULL FROM numbers",
             f"flow_inputs SELECT 'flow-' || n, '[\"job\"]', {payload}, '{{}}', '{{}}' FROM numbers",
-            f"journal SELECT 3 * n, 'flow_started', n, 'flow-' || n, NULL, NULL, NULL, {payload} FROM numbers",
-            f"journal SELECT 3 * n + 1, 'work_created', n, 'flow-' || n, NULL, NULL, 0, {payload} FROM numbers",
+            f"journal SELECT 3 * n, 'flow-' || n, NULL, n, {entry('flow_started')} FROM numbers",
+            f"journal SELECT 3 * n + 1, 'flow-' || n, NULL, n, {entry('work_created')} FROM numbers",
         ):
             table, _, select = statement.partition(" ")
             connection.execute(f"INSERT INTO {table} {numbers} {select}")

@@ -25,6 +25,7 @@ from tests.integration.several_nodes import (
     start_nodes,
     succeed,
 )
+from tests.journal import ENTRIES, events_of
 from tests.running import Connect, Node, StartNode
 from tests.sse import EventStream, ServerSent, event_stream
 from tests.wire import Api
@@ -141,7 +142,7 @@ async def test_nothing_is_missing_or_doubled_while_three_nodes_write(
     done.set()
     async with hand(nodes[0]) as connection:
         seen = await asyncio.gather(*readers)
-        journal = [row[0] for row in await connection.fetch("SELECT seq FROM journal ORDER BY seq")]
+        journal = [event["seq"] for event in events_of(await connection.fetch(ENTRIES))]
     assert seen == [journal, journal]
 
 

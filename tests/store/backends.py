@@ -65,7 +65,7 @@ class Raw:
 
 async def write(store: Store, changes: Changes) -> None:
     """Commit changes as they are."""
-    await store.execute(batch_of(Raw(Needs(), changes)))
+    await store.execute(batch_of(Raw(Needs(flows=changes.flows.keys() - changes.new.flows), changes)))
 
 
 async def load(store: Store, needs: Needs) -> World:

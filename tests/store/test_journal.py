@@ -21,6 +21,8 @@ from tests.store.nodes import Node, add_items, register
 from tests.store.records import NOW
 
 PAGE = 20
+FIRST = 64
+"""The number of the first event of the first entry."""
 
 
 async def follow(store: Store, count: int) -> list[Row]:
@@ -92,8 +94,8 @@ class Writer:
 
     async def tell(self, flow_id: str) -> None:
         """Draw a number."""
-        statement = "INSERT INTO journal (type, at, flow_id, data) VALUES ('work_heartbeat', 1, $1, '{}')"
-        await self._connection.execute(statement, flow_id)
+        statement = "INSERT INTO journal (flow_id, at, events) VALUES ($1, 1, $2)"
+        await self._connection.execute(statement, flow_id, '[["work_heartbeat",null,0,null,{}]]')
 
     async def end(self, how: str) -> None:
         await self._connection.execute(how)
@@ -118,13 +120,13 @@ async def test_what_stands_behind_a_number_still_to_come_is_held_back(
     await second.tell("second")
     await second.end("COMMIT")
     assert await told(store) == ["zero"]
-    assert await told(store, after=1) == []
+    assert await told(store, after=FIRST) == []
     await write(store, Changes(events=[Event(EventType.WORK_HEARTBEAT, NOW, "third", data={})]))
-    assert await told(store, after=1) == [], "nor is what came later"
+    assert await told(store, after=FIRST) == [], "nor is what came later"
     await first.end(end)
     kept = ["first"] if end == "COMMIT" else []
     await until_told(store, ["zero", *kept, "second", "third"])
-    assert await told(store, after=1) == [*kept, "second", "third"]
+    assert await told(store, after=FIRST) == [*kept, "second", "third"]
 
 
 async def until_told(store: Store, expected: list[str], after: int = 0) -> None:
@@ -152,9 +154,9 @@ async def test_a_hole_that_stays_holds_nobody_up(store: Store, new_connection: N
     await busy.begin()
     await lost.end("ROLLBACK")
     await write(store, Changes(events=[Event(EventType.WORK_HEARTBEAT, NOW, "kept-3", data={})]))
-    assert await told(store, after=6) == [], "busy may have drawn it"
+    assert await told(store, after=6 * FIRST) == [], "busy may have drawn it"
     later = Writer(await new_connection())
     await later.begin()
     await busy.end("COMMIT")
-    await until_told(store, ["kept-3"], after=6)  # later began when it was drawn already
+    await until_told(store, ["kept-3"], after=6 * FIRST)  # later began when it was drawn already
     await later.end("COMMIT")

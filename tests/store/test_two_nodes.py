@@ -34,6 +34,7 @@ from counterfoil.store.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.by_hand import by_hand
 from tests.eventually import eventually
+from tests.journal import ENTRIES, events_of
 from tests.store.backends import MakeStore, NewConnection, are_waiting, batch_of, load, write
 from tests.store.nodes import Node, add_item, add_items, claimable, register, success
 from tests.store.records import DEFAULTS, NOW, RETRY, flow_record, new_records, step_version
@@ -65,7 +66,11 @@ async def at_once(nodes: Pair, commands: list[Command[Any]]) -> list[str]:
 
 def told(store: Store, kind: str) -> Counter[str]:
     """How often the journal tells something of each flow."""
-    return Counter(row[0] for row in by_hand(dsn_of(store), f"SELECT flow_id FROM journal WHERE type = '{kind}'"))
+    return Counter(event["flow_id"] for event in journal(store) if event["type"] == kind)
+
+
+def journal(store: Store) -> list[dict[str, Any]]:
+    return events_of(by_hand(dsn_of(store), ENTRIES))
 
 
 async def test_of_many_results_on_both_one_wins(store: Store, nodes: Pair) -> None:
@@ -146,8 +151,8 @@ async def test_the_limit_of_a_step_holds_over_all_nodes(store: Store, nodes: Pai
     assert sum(sent) == len(names)
     assert 1 <= most <= 3
     out = 0
-    for (kind,) in by_hand(dsn_of(store), "SELECT type FROM journal ORDER BY seq"):
-        out += {"work_dispatched": 1, "work_succeeded": -1}.get(kind, 0)
+    for event in journal(store):
+        out += {"work_dispatched": 1, "work_succeeded": -1}.get(event["type"], 0)
         assert out <= 3
 
 

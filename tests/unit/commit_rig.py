@@ -81,8 +81,8 @@ class Rig:
             return connection.execute(statement).fetchall()
 
     def written(self) -> int:
-        """How many lines the journal has, as another process sees it."""
-        count: int = self.by_hand("SELECT count(*) FROM journal")[0][0]
+        """How many events the journal has, as another process sees it."""
+        count: int = self.by_hand("SELECT coalesce(sum(json_array_length(events)), 0) FROM journal")[0][0]
         return count
 
 

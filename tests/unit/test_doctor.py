@@ -19,6 +19,7 @@ from counterfoil.store.sqlite import doctor as sqlite_doctor
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import Place, break_it, by_hand
 from tests.databases import NewDatabase
+from tests.journal import Breakage, changed_event, lost_event, repeated_event
 from tests.store.records import DEFAULTS, definition
 
 FLOWS = ("completed", "failed", "cancelled", "active", "retrying", "pending")
@@ -79,7 +80,7 @@ def test_flows_are_looked_at_piece_by_piece(filled: Place, monkeypatch: pytest.M
     assert {subject for _, subject in found(filled)} == set(FLOWS)
 
 
-BREAKAGES: dict[str, tuple[str, ...]] = {
+BREAKAGES: dict[str, tuple[str, str, *tuple[str | Breakage, ...]]] = {
     "an outcome that changed": (
         "journal",
         "completed",
@@ -88,9 +89,7 @@ BREAKAGES: dict[str, tuple[str, ...]] = {
     "two outcomes": (
         "one_outcome",
         "completed",
-        """INSERT INTO journal (type, at, flow_id, step_id, work_id, attempt, data)
-        SELECT 'work_failed', at, flow_id, step_id, work_id, attempt, data FROM journal
-        WHERE type = 'work_succeeded'""",
+        repeated_event("work_succeeded", again="work_failed"),
     ),
     "an outcome without a time": (
         "one_outcome",
@@ -112,12 +111,12 @@ BREAKAGES: dict[str, tuple[str, ...]] = {
     "an attempt without an intent": (
         "one_outcome",
         "active",
-        "UPDATE journal SET attempt = 2 WHERE type = 'work_dispatched' AND flow_id = 'active'",
+        changed_event("work_dispatched", lambda fields: [*fields[:3], 2, fields[4]], "active"),
     ),
     "a change without an event": (
         "journal",
         "active",
-        "DELETE FROM journal WHERE type = 'work_acknowledged' AND flow_id = 'active'",
+        lost_event("work_acknowledged", "active"),
     ),
     "an event without a change": (
         "journal",
@@ -127,22 +126,22 @@ BREAKAGES: dict[str, tuple[str, ...]] = {
     "a journal without its beginning": (
         "journal",
         "completed",
-        "DELETE FROM journal WHERE type = 'flow_started' AND flow_id = 'completed'",
+        lost_event("flow_started", "completed"),
     ),
     "a journal without a step": (
         "journal",
         "completed",
-        "DELETE FROM journal WHERE type = 'step_started' AND flow_id = 'completed'",
+        lost_event("step_started", "completed"),
     ),
     "a journal that lacks what an event needs": (
         "journal",
         "active",
-        "UPDATE journal SET data = '{}' WHERE type = 'work_dispatched' AND flow_id = 'active'",
+        changed_event("work_dispatched", lambda fields: [*fields[:4], {}], "active"),
     ),
     "a journal with a fact of another kind": (
         "journal",
         "active",
-        "UPDATE journal SET data = '[]' WHERE type = 'work_dispatched' AND flow_id = 'active'",
+        changed_event("work_dispatched", lambda fields: [*fields[:4], []], "active"),
     ),
     "a flow that the journal does not know": (
         "journal",
@@ -184,20 +183,65 @@ BREAKAGES: dict[str, tuple[str, ...]] = {
     "an event that is no JSON": (
         "file",
         "active",
-        "UPDATE journal SET data = '{' WHERE type = 'work_heartbeat' AND flow_id = 'active'",
+        "UPDATE journal SET events = '[[' WHERE events LIKE '%work_heartbeat%' AND flow_id = 'active'",
+    ),
+    "an entry that is no list": (
+        "file",
+        "active",
+        "UPDATE journal SET events = '{}' WHERE events LIKE '%work_heartbeat%' AND flow_id = 'active'",
+    ),
+    "an entry of nothing": (
+        "file",
+        "active",
+        "UPDATE journal SET events = '[]' WHERE events LIKE '%work_heartbeat%' AND flow_id = 'active'",
+    ),
+    "an entry whose numbers run into the next": (
+        "file",
+        "active",
+        f"UPDATE journal SET events = '[0{',0' * 64}]' WHERE events LIKE '%work_heartbeat%' AND flow_id = 'active'",
+    ),
+    "an event that is no list": (
+        "file",
+        "active",
+        "UPDATE journal SET events = '[0]' WHERE events LIKE '%work_heartbeat%' AND flow_id = 'active'",
+    ),
+    "an event with too little": (
+        "file",
+        "active",
+        changed_event("work_heartbeat", lambda fields: fields[:4], "active"),
+    ),
+    "an event with a step that is none": (
+        "file",
+        "active",
+        changed_event("work_heartbeat", lambda fields: [fields[0], 1, *fields[2:]], "active"),
+    ),
+    "an event with an attempt that is none": (
+        "file",
+        "active",
+        changed_event("work_heartbeat", lambda fields: [*fields[:3], "1", fields[4]], "active"),
+    ),
+    "an event that may be about a work item": (
+        "file",
+        "active",
+        changed_event("work_heartbeat", lambda fields: [*fields[:2], None, *fields[3:]], "active"),
+    ),
+    "an event about the work item of an entry that has none": (
+        "file",
+        "active",
+        "UPDATE journal SET work_id = NULL WHERE events LIKE '%work_heartbeat%' AND flow_id = 'active'",
     ),
     "an event of an unknown kind": (
         "file",
         "active",
-        "UPDATE journal SET type = 'work_forgotten' WHERE type = 'work_heartbeat' AND flow_id = 'active'",
+        changed_event("work_heartbeat", lambda fields: ["work_forgotten", *fields[1:]], "active"),
     ),
 }
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_what_is_broken_by_hand_is_found_and_named(filled: Place, name: str) -> None:
-    invariant, flow_id, *statements = BREAKAGES[name]
-    break_it(filled, *statements)
+    invariant, flow_id, *changes = BREAKAGES[name]
+    break_it(filled, *changes)
     seen = found(filled)
     assert (invariant, flow_id) in seen
     assert {subject for _, subject in seen} <= {flow_id, "b", "pending"}, "and nothing else is blamed"

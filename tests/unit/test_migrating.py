@@ -11,6 +11,7 @@ from counterfoil.settings import Settings
 from counterfoil.store.commit import StoreFailure
 from counterfoil.store.migrating import Migrated, migrate_store, refuse_while_served
 from counterfoil.store.postgres.connection import Access, Gate
+from counterfoil.store.postgres.migrations import SCHEMA_VERSION as SHARED_SCHEMA_VERSION
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.store import SqliteStore
 from tests.by_hand import by_hand
@@ -36,9 +37,9 @@ async def test_a_file_is_created_once_for_its_owner_alone(tmp_path: Path) -> Non
 
 async def test_a_shared_database_is_created_once(new_database: NewDatabase) -> None:
     settings = Settings(store=new_database(empty=True))
-    assert await migrate_store(settings, NOW) == Migrated(0, SCHEMA_VERSION)
-    assert await migrate_store(settings, NOW + 1) == Migrated(SCHEMA_VERSION, SCHEMA_VERSION)
-    assert by_hand(settings.store, "SELECT version, applied_at FROM schema_version") == [(SCHEMA_VERSION, NOW)]
+    assert await migrate_store(settings, NOW) == Migrated(0, SHARED_SCHEMA_VERSION)
+    assert await migrate_store(settings, NOW + 1) == Migrated(SHARED_SCHEMA_VERSION, SHARED_SCHEMA_VERSION)
+    assert by_hand(settings.store, "SELECT version, applied_at FROM schema_version") == [(SHARED_SCHEMA_VERSION, NOW)]
 
 
 async def test_a_newer_database_is_not_migrated(path: Path, new_database: NewDatabase) -> None:
@@ -61,11 +62,11 @@ async def test_an_older_shared_database_is_not_migrated_under_its_nodes(new_data
     dsn = new_database()
     by_hand(dsn, "INSERT INTO nodes VALUES ('gone', now(), now()), ('there', now(), now() + INTERVAL '1 hour')")
     connection = await Gate(Access(dsn, 0)).connect()
-    await refuse_while_served(connection, SCHEMA_VERSION)  # nothing would be changed
+    await refuse_while_served(connection, SHARED_SCHEMA_VERSION)  # nothing would be changed
     with pytest.raises(StoreFailure, match=r"nodes are serving this database \(1\): stop them first"):
-        await refuse_while_served(connection, SCHEMA_VERSION + 1)
+        await refuse_while_served(connection, SHARED_SCHEMA_VERSION + 1)
     by_hand(dsn, "UPDATE nodes SET lease_until = now()")
-    await refuse_while_served(connection, SCHEMA_VERSION + 1)
+    await refuse_while_served(connection, SHARED_SCHEMA_VERSION + 1)
     await connection.close()
 
 

@@ -173,11 +173,12 @@ async def test_the_journal_of_all_flows_and_of_one_from_a_place_on(simulator: Si
     await start(simulator, "two")
     queries = simulator.engine.queries
     everything = await queries.journal_after(0, None, 100)
-    assert [seq for seq, _, _ in everything] == list(range(1, 9))
-    assert await queries.last_seq() == 8
-    assert [seq for seq, _, _ in await queries.journal_after(5, "two", 2)] == [6, 7]
+    assert [seq for seq, _, _ in everything] == [*range(64, 68), *range(128, 132)]
+    assert await queries.last_seq() == 191
+    assert await queries.journal_after(191, None, 100) == []
+    assert [seq for seq, _, _ in await queries.journal_after(128, "two", 2)] == [129, 130]
     seq, kind, document = everything[0]
-    assert (seq, kind) == (1, "flow_started")
+    assert (seq, kind) == (64, "flow_started")
     assert orjson.loads(document)["flow_id"] == "one"
 
 
@@ -253,7 +254,7 @@ async def test_health(simulator: Simulator, store_name: str) -> None:
     health = await simulator.engine.health()
     node = {"id": simulator.engine.context.node_id, "lease_held": True, "other_nodes": 0}
     shared = {"node": node} if store_name == "postgresql" else {}
-    assert health == {"store": {"last_seq": 4, "backlog": 0}, "sweeps": {}, **shared}
+    assert health == {"store": {"last_seq": 127, "backlog": 0}, "sweeps": {}, **shared}
 
     def dead() -> dict[str, Any]:
         raise Unavailable("sweeps are not running")

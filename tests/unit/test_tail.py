@@ -8,7 +8,7 @@ from counterfoil.store.postgres.tail import COLUMNS, MOST_HOLES, Tail
 
 
 def rows(*numbers: int, oldest: int, following: int) -> list[tuple[object, ...]]:
-    """Events under these numbers, read while ``oldest`` was the oldest transaction that ran, before ``following``."""
+    """Entries under these numbers, read while ``oldest`` was the oldest transaction that ran, before ``following``."""
     return [(number, *("column",) * (COLUMNS - 1), oldest, following) for number in numbers]
 
 
@@ -23,7 +23,12 @@ def test_what_has_no_hole_is_shown() -> None:
     assert shown(tail, 3, 4, oldest=7, following=9) == [4]
 
 
-def test_only_the_columns_of_an_event_are_shown() -> None:
+def test_an_entry_that_was_seen_in_part_is_shown_again() -> None:
+    assert shown(Tail(), 3, 3, 4, oldest=7, following=9) == [3, 4]
+    assert shown(Tail(), 3, 3, 5, oldest=7, following=9) == [3]
+
+
+def test_only_the_columns_of_an_entry_are_shown() -> None:
     [row] = Tail().visible(0, rows(1, oldest=1, following=1))
     assert row == (1, *("column",) * (COLUMNS - 1))
     assert isinstance(row, tuple)

@@ -177,12 +177,13 @@ class GroupCommit:
         unanswered: Batch | None = None
         while True:
             if self._queue:
-                if unanswered is not None and self._batches > 1:
-                    unanswered.answer()
-                    unanswered = None
-                await self._gather()
-                if not self._queue:
-                    continue
+                if self._batches > 1:
+                    if unanswered is not None:
+                        unanswered.answer()
+                        unanswered = None
+                    await self._gather()
+                    if not self._queue:  # another has taken them
+                        continue
                 batch = self._next_batch()
                 execution = self._execute(batch)
                 if unanswered is not None:
@@ -199,7 +200,11 @@ class GroupCommit:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        """Wait for more commands as long as they keep coming, until this batch has its share of those to be expected."""
+        """Wait for more commands as long as they keep coming, until the batch has its share of those to be expected.
+
+        Those that were answered together come back together: taking the first few of them at once would leave the rest
+        for one large batch, and nothing to decide while the backend works on that.
+        """
         waiting = 0
         while waiting < len(self._queue) < self._crowd / self._batches:
             waiting = len(self._queue)

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from counterfoil.domain.events import Event, EventType
-from counterfoil.domain.jsontext import parse_json
 from counterfoil.domain.model import StepVersion
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.store.doctor import Finding, FlowRecords, check_flow
+from counterfoil.store.journal import parse_entry
 from counterfoil.store.rows import read_flow, read_step, read_work
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class FlowRows:
     flows: Rows
     steps: Rows
     work: Rows
-    events: Rows
+    entries: Rows
 
 
 @dataclass
@@ -63,10 +63,11 @@ class Examination:
             found = self._read(row[0], partial(read_work, row))
             if found is not None and found[0].flow_id in flows:
                 flows[found[0].flow_id].work[found[0].work_id] = found[0]
-        for row in rows.events:
-            event = self._read(row[4] or row[2], partial(_event, row))
-            if event is not None and event.flow_id in flows:
-                flows[event.flow_id].events.append(event)
+        for flow_id, work_id, at, text in rows.entries:
+            for fields in self._read(work_id or flow_id, partial(parse_entry, text)) or ():
+                event = self._read(work_id or flow_id, partial(_event, flow_id, work_id, at, fields))
+                if event is not None and flow_id in flows:
+                    flows[flow_id].events.append(event)
         return flows
 
     def _read(self, subject: str, reader: Callable[[], T]) -> T | None:
@@ -84,9 +85,16 @@ def wrong_version(found: int | None, known: int) -> Finding:
 
 def lost_events(rows: Rows) -> Iterator[Finding]:
     for flow_id, count in rows:
-        yield Finding("journal", flow_id, f"{count} events tell of a flow that the store does not have")
+        yield Finding("journal", flow_id, f"{count} entries tell of a flow that the store does not have")
 
 
-def _event(row: Sequence[Any]) -> Event:
-    event_type, at, flow_id, step_id, work_id, attempt, data = row
-    return Event(EventType(event_type), at, flow_id, step_id, work_id, attempt, parse_json(data))
+def _event(flow_id: str, work_id: str | None, at: int, fields: Sequence[Any]) -> Event:
+    """One event of an entry; raises ValueError for one that this program never writes."""
+    if not isinstance(fields, list):
+        raise ValueError(f"an event is a list, not {fields!r}")  # noqa: TRY004 (what is read is wrong, not who reads)
+    kind, step_id, of_work, attempt, data = fields
+    if not (step_id is None or isinstance(step_id, str)) or not (attempt is None or isinstance(attempt, int)):
+        raise ValueError(f"{kind}: neither step {step_id!r} nor attempt {attempt!r} may be like that")
+    if of_work not in (0, 1) or (of_work and work_id is None):
+        raise ValueError(f"{kind}: about the work item of its entry, {work_id!r}? It says {of_work!r}")
+    return Event(EventType(kind), at, flow_id, step_id, work_id if of_work else None, attempt, data)

@@ -6,7 +6,7 @@ under way would have it: whatever a batch changes is taken out before it is writ
 be durable. If the batch comes to nothing, or nobody knows what became of it, it is simply not remembered any more.
 
 A store with one writer may rely on it. Where others write as well, each flow has a revision, which every commit that
-changes anything of the flow raises by one: what is remembered of it is true exactly as long as the revision is the same.
+changes anything of the flow raises by one: what is remembered is true exactly as long as the revision is the same.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ class Remembered:
         self.revision = revision
         self.steps: dict[str, StepRun] = {}
         self.work: dict[str, Work] = {}
+
+
+def _is_large(flow: Flow) -> bool:
+    return bool(flow.outputs) and len(dump_json(flow.outputs)) > MOST_OUTPUT_BYTES
 
 
 class Memory:
@@ -91,8 +95,8 @@ class Memory:
         changes = world.changes
         touched: dict[str, Remembered] = {}
         for flow_id in changes.touched():
-            flow = world.flow(flow_id)
-            if flow.status in FINAL_FLOWS or (flow.outputs and len(dump_json(flow.outputs)) > MOST_OUTPUT_BYTES):
+            flow = world.known_flow(flow_id)
+            if flow is None or flow.status in FINAL_FLOWS or _is_large(flow):
                 continue
             revision = world.revisions.get(flow_id, -1) + 1  # a new flow has revision 0
             known = taken.get(flow_id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from counterfoil.domain.events import Event
 from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, Work
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
@@ -71,7 +70,7 @@ def read_call(row: Any) -> CancelCall:
     return CancelCall(call_id, flow_id, step_id, work_id, url, parse_json(body), attempt, due_at)
 
 
-# Statuses and event types are given as plain strings: SQLite's adapter looks up a conversion for every subclass.
+# Statuses are given as plain strings: SQLite's adapter looks up a conversion for every subclass.
 
 
 def inserted_work(work: Work) -> tuple[Any, ...]:
@@ -169,10 +168,6 @@ def raised_flow(flow_id: str, flow: Flow | None) -> tuple[Any, ...]:
 
 def inserted_inputs(inputs: FlowInputs) -> tuple[Any, ...]:
     return (inputs.flow_id, text(inputs.goals), text(inputs.init), text(inputs.metadata), text(inputs.labels))
-
-
-def appended_event(event: Event) -> tuple[Any, ...]:
-    return (event.type._value_, event.at, event.flow_id, event.step_id, event.work_id, event.attempt, text(event.data))
 
 
 def put_call(call: CancelCall) -> tuple[Any, ...]:

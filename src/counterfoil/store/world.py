@@ -153,6 +153,10 @@ class World:
             raise UnknownFlow
         return flow
 
+    def known_flow(self, flow_id: str) -> Flow | None:
+        """The flow as the batch leaves it, if it was loaded at all."""
+        return self._flows.get(flow_id)
+
     def step_run(self, flow_id: str, step_id: str) -> StepRun:
         key = (flow_id, step_id)
         draft = self._draft_steps.get(key)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from counterfoil.domain.model import StepVersion
-from counterfoil.store import rows
+from counterfoil.store import journal, rows
 from counterfoil.store.changes import Changes
 
 Row = tuple[Any, ...]
@@ -45,13 +45,13 @@ def _all(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Writ
     if revisions is None:
         yield Write("update_flows", [rows.updated_flow(flow) for key, flow in flows.items() if key not in new.flows])
     else:
-        touched = sorted((changes.touched() | flows.keys()) - new.flows)
+        touched = sorted(((changes.touched() & revisions.keys()) | flows.keys()) - new.flows)
         yield Write("update_flows", [(*rows.raised_flow(key, flows.get(key)), revisions[key]) for key in touched])
     yield Write("insert_steps", [rows.inserted_step(steps[key]) for key in new.steps])
     yield Write("update_steps", [rows.updated_step(step) for key, step in steps.items() if key not in new.steps])
     yield Write("insert_work", [rows.inserted_work(work[key]) for key in sorted(new.work)])
     yield Write("update_work", [rows.updated_work(item) for key, item in work.items() if key not in new.work])
-    yield Write("append_journal", [rows.appended_event(event) for event in changes.events])
+    yield Write("append_journal", journal.pack(changes.events))
     yield Write("put_calls", [rows.put_call(call) for call in changes.calls.values() if call is not None])
     forgotten: list[Row] = [(key,) for key, call in changes.calls.items() if call is None]
     yield Write("delete_calls", forgotten, exact=False)

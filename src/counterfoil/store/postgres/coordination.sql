@@ -49,8 +49,11 @@ RETURNING (SELECT count(*) FROM nodes AS n WHERE n.node_id <> $1 AND n.lease_unt
 -- Give a lease back: whatever its holder left behind is anybody's at once.
 UPDATE nodes SET lease_until = clock_timestamp() WHERE node_id = $1 AND lease_until > clock_timestamp();
 
--- name: find_event
--- Whether the journal holds this very event under this number: how a commit in doubt is read back.
+-- name: find_entry
+-- Whether the journal holds this very entry, under this number if there is one: how a commit in doubt is read back.
 SELECT count(*) FROM journal
-WHERE seq = $1 AND type = $2 AND at = $3 AND flow_id = $4 AND work_id IS NOT DISTINCT FROM $5
-    AND attempt IS NOT DISTINCT FROM $6;
+WHERE flow_id = $1 AND work_id IS NOT DISTINCT FROM $2 AND at = $3 AND events = $4 AND coalesce($5::bigint, seq) = seq;
+
+-- name: raise_revision
+-- A statement that counts on the revision of this flow has ended, or will never write anything.
+UPDATE flows SET revision = revision + 1 WHERE flow_id = $1;

@@ -31,6 +31,8 @@ NOTHING = "nothing was copied"
 
 OWN_TABLES = ("nodes", "receipt_secret")
 """What only a shared store has."""
+OWN_COLUMNS = {"flows": {"revision"}}
+"""What only a store of several nodes keeps; it begins with its default."""
 
 _PATIENCE = "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 _COLUMNS = """
@@ -131,7 +133,7 @@ class Place:
 
 async def _place(connection: Connection, table: Table) -> Place:
     columns = await connection.fetch(_COLUMNS, table.name)
-    if {name for name, _, _ in columns} != set(table.columns):
+    if {name for name, _, _ in columns} - OWN_COLUMNS.get(table.name, set()) != set(table.columns):
         raise StoreFailure(f"its table {table.name} has other columns than the source: give an empty database")
     return Place(
         table,

@@ -68,5 +68,5 @@ async def _rows(connection: Connection, flow_ids: list[str]) -> FlowRows:
         flows=await connection.fetch(QUERIES["load_flows"], flow_ids),
         steps=await connection.fetch(QUERIES["doctor_steps"], flow_ids),
         work=await connection.fetch(QUERIES["load_work"], work_ids),
-        events=await connection.fetch(QUERIES["doctor_journal"], flow_ids),
+        entries=await connection.fetch(QUERIES["doctor_journal"], flow_ids),
     )

@@ -206,8 +206,8 @@ WHERE work.work_id = change.work_id AND CASE change.status
 END;
 
 -- name: append_journal
-INSERT INTO journal (type, at, flow_id, step_id, work_id, attempt, data)
-SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::integer[], $7::text[]);
+INSERT INTO journal (flow_id, work_id, at, events)
+SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]);
 
 -- name: put_calls
 -- A cancel call, new or to be tried again later.
@@ -360,11 +360,13 @@ ORDER BY ordinal LIMIT :limit;
 SELECT w.status, w.attempt, w.deadline_at, w.recorded_at FROM work AS w WHERE w.work_id = :work_id;
 
 -- name: journal_of_flow
-SELECT seq, type, at, flow_id, step_id, work_id, attempt, data
-FROM journal WHERE flow_id = :flow_id AND seq > :after ORDER BY seq LIMIT :limit;
+-- The journal gives entries, of which store/journal.py takes the events: from the one on that holds event :after, all
+-- of whose events may have been seen already, hence one more than events are wanted.
+SELECT seq, flow_id, work_id, at, events
+FROM journal WHERE flow_id = :flow_id AND seq >= :after::bigint / 64 ORDER BY seq LIMIT :limit::bigint + 1;
 
 -- name: journal_of_work
-SELECT seq, type, at, flow_id, step_id, work_id, attempt, data
+SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
 
 -- name: journal_after
@@ -372,14 +374,15 @@ FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
 -- store/postgres/tail.py holds back what stands behind a number that may still appear. The end of the snapshot would
 -- not do for the latter: it comes behind the last transaction that has ended, and younger ones may run. age() counts
 -- back from the one that begins next; it knows the lower half of its number, the snapshot the upper.
-SELECT seq, type, at, flow_id, step_id, work_id, attempt, data,
+SELECT seq, flow_id, work_id, at, events,
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint
     + ((3 + age('3'::xid)::bigint - pg_snapshot_xmax(pg_current_snapshot())::text::bigint) & 4294967295)
-FROM journal WHERE seq > :after ORDER BY seq LIMIT :limit;
+FROM journal WHERE seq >= :after::bigint / 64 ORDER BY seq LIMIT :limit::bigint + 1;
 
 -- name: last_seq
-SELECT coalesce(max(seq), 0) FROM journal;
+-- The highest number that an event may have so far.
+SELECT coalesce(max(seq) * 64 + 63, 0) FROM journal;
 
 -- name: flow_exists
 SELECT 1 FROM flows WHERE flow_id = :flow_id;
@@ -400,7 +403,7 @@ FROM flow_steps AS s WHERE s.flow_id = ANY($1::text[]);
 SELECT w.work_id FROM work AS w WHERE w.flow_id = ANY($1::text[]);
 
 -- name: doctor_journal
-SELECT j.type, j.at, j.flow_id, j.step_id, j.work_id, j.attempt, j.data
+SELECT j.flow_id, j.work_id, j.at, j.events
 FROM journal AS j WHERE j.flow_id = ANY($1::text[]) ORDER BY j.seq;
 
 -- name: doctor_lost_events

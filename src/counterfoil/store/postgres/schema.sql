@@ -103,17 +103,15 @@ CREATE INDEX work_due ON work (due_at) WHERE status = 'active';
 -- What is being sent at this moment, and by which node.
 CREATE INDEX work_sending ON work (owner) WHERE owner IS NOT NULL;
 
--- Append-only: one line for every change, in the transaction that made it. Numbers of one flow are in the order of its
+-- Append-only: an event for every change, in the transaction that made it. A row is an entry: consecutive events of one
+-- flow, and of at most one work item, as a JSON array (see store/journal.py). Numbers of one flow are in the order of its
 -- commits (its row is locked when they are drawn); over all flows a transaction may commit behind one that drew later.
 CREATE TABLE journal (
     seq     BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    type    TEXT NOT NULL,
-    at      BIGINT NOT NULL,
     flow_id TEXT COLLATE "C" NOT NULL,
-    step_id TEXT COLLATE "C",
     work_id TEXT COLLATE "C",
-    attempt INTEGER,
-    data    TEXT NOT NULL
+    at      BIGINT NOT NULL,
+    events  TEXT NOT NULL
 );
 CREATE INDEX journal_of_flow ON journal (flow_id, seq);
 

@@ -20,9 +20,9 @@ from asyncpg import DivisionByZeroError
 from counterfoil.domain.events import EventType
 from counterfoil.store.batch import Batch
 from counterfoil.store.memory import Memory
-from counterfoil.store.postgres.connection import AGAIN, FAULTS, Connection
+from counterfoil.store.postgres.connection import AGAIN, FAULTS, Connection, is_answer
 from counterfoil.store.postgres.statements import proving
-from counterfoil.store.postgres.transaction import TRANSACTION_SECONDS, BeginAgain, Mark, Unanswered
+from counterfoil.store.postgres.transaction import TRANSACTION_SECONDS, BeginAgain, Mark, Unanswered, first_entry
 from counterfoil.store.writing import writes_of
 
 
@@ -42,7 +42,8 @@ async def write_decided(connection: Connection, batch: Batch, memory: Memory) ->
     """Write a batch that was decided from memory. Raises BeginAgain, Unanswered, or what the connection raises."""
     world, changes = batch.world, batch.world.changes
     claims = any(event.type is EventType.WORK_DISPATCHED for event in changes.events)
-    text, parameters = proving(list(writes_of(changes, world.revisions)), world.node_id if claims else None)
+    writes = list(writes_of(changes, world.revisions))
+    text, parameters = proving(writes, world.node_id if claims else None)
     taken = memory.take_out(changes.touched())
     try:
         async with asyncio.timeout(TRANSACTION_SECONDS):
@@ -52,5 +53,8 @@ async def write_decided(connection: Connection, batch: Batch, memory: Memory) ->
     except AGAIN as error:
         raise BeginAgain(str(error)) from error
     except FAULTS as error:
-        raise Unanswered(Mark.of_statement(changes)) from error
+        entry = first_entry(writes)
+        if is_answer(error) or entry is None:
+            raise
+        raise Unanswered(Mark(entry)) from error
     memory.learn(world, taken)

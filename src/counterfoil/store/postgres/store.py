@@ -12,6 +12,7 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import StoreFailure
+from counterfoil.store.journal import MOST_EVENTS, READS, unpack_read
 from counterfoil.store.memory import Memory
 from counterfoil.store.postgres.connection import (
     FAULTS,
@@ -62,8 +63,13 @@ class PostgresStore:
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._keeper: asyncio.Queue[Connection | None] = asyncio.Queue()
         """The one connection for leases and words: whoever reads slowly must not cost the node its lease."""
-        shared = (Memory(), Truce())
-        self._writers = [Writer(self._connect, self._pulse, defaults, *shared) for _ in range(self.batches)]
+        memory, truce = Memory(), Truce()
+        # A pooler may give another server to each trip of a statement that stands in no transaction.
+        shortcuts = statement_cache > 0
+        self._writers = [
+            Writer(self._connect, self._pulse, defaults, memory, truce, takes_shortcuts=shortcuts)
+            for _ in range(self.batches)
+        ]
         self._idle_writers: asyncio.Queue[Writer] = asyncio.Queue()
         for writer in self._writers:
             self._idle_writers.put_nowait(writer)
@@ -135,8 +141,8 @@ class PostgresStore:
         text, values = with_parameters(query, parameters)
         rows = await self._fetch(self._readers, text, *values)
         if query == "journal_after":
-            return self._tail.visible(parameters["after"], rows)
-        return [tuple(row) for row in rows]
+            rows = self._tail.visible(parameters["after"] // MOST_EVENTS, rows)
+        return unpack_read(query, parameters, rows) if query in READS else [tuple(row) for row in rows]
 
     async def _fetch(self, pool: asyncio.Queue[Connection | None], text: str, *values: Any) -> list[Any]:
         self._check_open()

@@ -1,9 +1,10 @@
 """The end of the journal, over all flows: in order and without a gap, though transactions commit out of order.
 
-Numbers are drawn before the commit, so for a moment 12 may be seen while 11 is still being written. A reader who went
-on from 12 would never see 11. But numbers are drawn without holes: a number that is missing belongs to a transaction
-that still runs, or to one that was rolled back. So whatever stands behind a hole is held back until every
-transaction that ran when the hole was first seen has ended; if the hole is still there then, it stays for ever.
+It is about entries, not yet about the events in them (store/journal.py). Their numbers are drawn before the commit, so
+for a moment 12 may be seen while 11 is still being written. A reader who went on from 12 would never see 11. But
+numbers are drawn without holes: a number that is missing belongs to a transaction that still runs, or to one that was
+rolled back. So whatever stands behind a hole is held back until every transaction that ran when the hole was first
+seen has ended; if the hole is still there then, it stays for ever.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 from counterfoil.store.protocol import Row
 
 MOST_HOLES = 1_000
-COLUMNS = 8
-"""Columns of an event; behind them stand the oldest transaction that runs, and the one that begins next."""
+COLUMNS = 5
+"""Columns of an entry; behind them stand the oldest transaction that runs, and the one that begins next."""
 
 
 class Tail:
@@ -25,16 +26,16 @@ class Tail:
         self._holes: dict[int, int] = {}
 
     def visible(self, after: int, rows: Sequence[Sequence[Any]]) -> list[Row]:
-        """The events up to the first hole that may still be filled."""
-        events: list[Row] = []
+        """The entries up to the first hole that may still be filled; ``after``: the last one of which any was seen."""
+        entries: list[Row] = []
         last = after
         for row in rows:
             oldest_running, next_to_begin = row[COLUMNS], row[COLUMNS + 1]
-            if row[0] != last + 1 and oldest_running < self._seen(last, next_to_begin):
+            if row[0] > last + 1 and oldest_running < self._seen(last, next_to_begin):
                 break
-            events.append(tuple(row[:COLUMNS]))
+            entries.append(tuple(row[:COLUMNS]))
             last = row[0]
-        return events
+        return entries
 
     def _seen(self, hole: int, next_to_begin: int) -> int:
         if len(self._holes) >= MOST_HOLES and hole not in self._holes:

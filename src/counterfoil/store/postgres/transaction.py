@@ -1,4 +1,6 @@
-"""One write transaction on PostgreSQL: lock, load, decide, write, commit. (The short way is in shortcut.py.)
+"""One write transaction on PostgreSQL: lock, load, decide, write, commit.
+
+It is the long way, which every batch can go; the short one is in shortcut.py.
 
 The protocol. Who changes anything of a flow holds the lock of the flow's row. A batch takes its locks in one order:
 flows by id, then cancel calls by id, then the right to count a step's active items, by step; searches come last and
@@ -9,7 +11,7 @@ never in a circle.
 
 Rows are read after their locks were taken, by statements of their own: each sees all that was committed before
 (read committed). What is durable when: after COMMIT was answered. If the answer is lost, ``Unanswered`` carries the
-first event that the transaction wrote, by which it can be looked up whether it holds.
+first entry that the transaction wrote, by which it can be looked up whether it holds.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.events import EventType
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import GuardRefused, StoreFailure
@@ -34,7 +36,7 @@ from counterfoil.store.postgres.statements import (
     packed,
     with_parameters,
 )
-from counterfoil.store.writing import writes_of
+from counterfoil.store.writing import Row, Write, writes_of
 
 TRANSACTION_SECONDS = 10.0
 """A transaction that takes longer than this, or whose commit does, is given up, though the server be there: those whose
@@ -51,10 +53,14 @@ class BeginAgain(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """The first event of a commit, under its number: the commit holds exactly if the journal has it."""
+    """The first journal entry of a commit, with its number if that is known: the commit holds if the journal has it."""
 
-    seq: int
-    event: Event
+    entry: Row
+    seq: int | None = None
+
+    @property
+    def flow_id(self) -> str:
+        return str(self.entry[0])
 
 
 class Unanswered(Exception):
@@ -174,7 +180,13 @@ async def _write(connection: Connection, batch: Batch) -> Mark | None:
     for write, changed in zip(writes, told, strict=False):
         if write.exact and changed != len(write.rows):
             raise GuardRefused(f"{len(write.rows) - changed} of {len(write.rows)} rows: {write.query}")
-    return Mark(told[len(writes)], changes.events[0]) if changes.events else None
+    entry = first_entry(writes)
+    return None if entry is None else Mark(entry, told[len(writes)])
+
+
+def first_entry(writes: list[Write]) -> Row | None:
+    """The first line that the writes add to the journal, if they add any."""
+    return next((write.rows[0] for write in writes if write.query == "append_journal"), None)
 
 
 async def _commit(connection: Connection, mark: Mark | None) -> None:

@@ -22,6 +22,7 @@ from counterfoil.store.commit import CommitUnknown, GuardRefused, StoreFailure
 from counterfoil.store.memory import Memory
 from counterfoil.store.postgres.connection import FAULTS, Connection, explain, is_answer
 from counterfoil.store.postgres.pulse import Pulse
+from counterfoil.store.postgres.shortcut import decide_from_memory, write_decided
 from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.transaction import BeginAgain, LeaseLost, Mark, Unanswered, begin_statement, execute
 
@@ -56,12 +57,15 @@ class Writer:
         defaults: WorkDefaults,
         memory: Memory,
         truce: Truce,
+        *,
+        takes_shortcuts: bool,
     ) -> None:
         self._connect = connect
         self._memory = memory
         self._pulse = pulse
         self._defaults = defaults
         self._truce = truce
+        self._takes_shortcuts = takes_shortcuts
         self._begin = begin_statement(secrets.randbits(62))
         self.connection: Connection | None = None
 
@@ -78,7 +82,8 @@ class Writer:
                 reconnected = True
             try:
                 with self._pulse.watch(connection):
-                    await execute(connection, batch, self._defaults, self._begin, self._memory)
+                    await self._execute_on(connection, batch)
+                self._truce.until = 0.0
                 return
             except BeginAgain:
                 if time.monotonic() - begun > TRYING_SECONDS:
@@ -100,6 +105,13 @@ class Writer:
                 raise
         raise StoreFailure("other nodes were in the way of this batch again and again")
 
+    async def _execute_on(self, connection: Connection, batch: Batch) -> None:
+        """By the short way if that is possible, else by the long one."""
+        if self._takes_shortcuts and decide_from_memory(batch, self._memory):
+            await write_decided(connection, batch, self._memory)
+        else:
+            await execute(connection, batch, self._defaults, self._begin, self._memory)
+
     async def _resolve_soon(self, mark: Mark | None) -> bool:
         """Whether a commit in doubt holds; raises CommitUnknown when that cannot be found out within some seconds."""
         if mark is None:
@@ -118,23 +130,20 @@ class Writer:
         raise CommitUnknown(resolve)
 
     async def _holds(self, mark: Mark) -> bool:
-        """Read back whether a commit holds, after the transaction is certain to have ended: its guard is free."""
+        """Read back whether a commit holds, after its transaction is certain to have ended.
+
+        One that went the long way has ended when its guard is free. One that went the short way may not even have
+        begun; once the revision of a flow that it changes has been raised, it has ended or never will write anything.
+        """
         connection = await self._connect()
-        event = mark.event
         try:
             with self._pulse.watch(connection):
                 async with asyncio.timeout(READ_BACK_SECONDS):
                     await connection.execute(self._begin)
-                    found: int = await connection.fetchval(
-                        COORDINATION["find_event"],
-                        mark.seq,
-                        str(event.type),
-                        event.at,
-                        event.flow_id,
-                        event.work_id,
-                        event.attempt,
-                    )
-                    await connection.execute("ROLLBACK")
+                    if mark.seq is None:
+                        await connection.execute(COORDINATION["raise_revision"], mark.flow_id)
+                    found: int = await connection.fetchval(COORDINATION["find_entry"], *mark.entry, mark.seq)
+                    await connection.execute("COMMIT" if mark.seq is None else "ROLLBACK")
         except FAULTS as error:
             connection.terminate()
             raise StoreFailure(explain(error)) from error

@@ -68,5 +68,5 @@ def _rows(connection: sqlite3.Connection, flow_ids: list[str]) -> FlowRows:
         flows=ask("load_flows", flow_ids),
         steps=ask("doctor_steps", flow_ids),
         work=ask("load_work", ask("doctor_work", flow_ids)),
-        events=connection.execute(QUERIES["doctor_journal"], (orjson.dumps(flow_ids).decode(),)),
+        entries=connection.execute(QUERIES["doctor_journal"], (orjson.dumps(flow_ids).decode(),)),
     )

@@ -8,8 +8,13 @@ from importlib.resources import files
 
 from counterfoil.store.commit import StoreFailure
 
-SCHEMA_VERSION = 1
-MIGRATIONS: Mapping[int, str] = {}
+
+def _script(name: str) -> str:
+    return files("counterfoil.store.sqlite").joinpath(name).read_text()
+
+
+SCHEMA_VERSION = 2
+MIGRATIONS: Mapping[int, str] = {1: _script("migration_1.sql")}
 """Scripts by the version that they start from: entry 1 makes version 2 of version 1. ``schema.sql`` is the sum."""
 
 
@@ -38,7 +43,7 @@ def migrate(
 
 
 def fresh_schema() -> str:
-    return files("counterfoil.store.sqlite").joinpath("schema.sql").read_text()
+    return _script("schema.sql")
 
 
 def _apply(connection: sqlite3.Connection, script: str, version: int, now: int) -> None:

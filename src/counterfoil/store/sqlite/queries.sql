@@ -191,7 +191,7 @@ WHERE work.work_id = change.work_id AND CASE change.status
 END;
 
 -- name: append_journal
-INSERT INTO journal (type, at, flow_id, step_id, work_id, attempt, data)
+INSERT INTO journal (flow_id, work_id, at, events)
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: put_calls
@@ -336,19 +336,22 @@ ORDER BY ordinal LIMIT :limit;
 SELECT w.status, w.attempt, w.deadline_at, w.recorded_at FROM work AS w WHERE w.work_id = :work_id;
 
 -- name: journal_of_flow
-SELECT seq, type, at, flow_id, step_id, work_id, attempt, data
-FROM journal WHERE flow_id = :flow_id AND seq > :after ORDER BY seq LIMIT :limit;
+-- The journal gives entries, of which store/journal.py takes the events: from the one on that holds event :after, all
+-- of whose events may have been seen already, hence one more than events are wanted.
+SELECT seq, flow_id, work_id, at, events
+FROM journal WHERE flow_id = :flow_id AND seq >= :after / 64 ORDER BY seq LIMIT :limit + 1;
 
 -- name: journal_of_work
-SELECT seq, type, at, flow_id, step_id, work_id, attempt, data
+SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
 
 -- name: journal_after
-SELECT seq, type, at, flow_id, step_id, work_id, attempt, data
-FROM journal WHERE seq > :after ORDER BY seq LIMIT :limit;
+SELECT seq, flow_id, work_id, at, events
+FROM journal WHERE seq >= :after / 64 ORDER BY seq LIMIT :limit + 1;
 
 -- name: last_seq
-SELECT coalesce(max(seq), 0) FROM journal;
+-- The highest number that an event may have so far.
+SELECT coalesce(max(seq) * 64 + 63, 0) FROM journal;
 
 -- name: flow_exists
 SELECT 1 FROM flows WHERE flow_id = :flow_id;
@@ -370,7 +373,7 @@ FROM json_each(?) AS wanted CROSS JOIN flow_steps AS s ON s.flow_id = wanted.val
 SELECT json_group_array(w.work_id) FROM json_each(?) AS wanted CROSS JOIN work AS w ON w.flow_id = wanted.value;
 
 -- name: doctor_journal
-SELECT j.type, j.at, j.flow_id, j.step_id, j.work_id, j.attempt, j.data
+SELECT j.flow_id, j.work_id, j.at, j.events
 FROM json_each(?) AS wanted CROSS JOIN journal AS j ON j.flow_id = wanted.value ORDER BY j.seq;
 
 -- name: doctor_lost_events

@@ -99,16 +99,14 @@ CREATE INDEX work_due ON work (due_at) WHERE status = 'active';
 -- What is being sent at this moment, and by which node.
 CREATE INDEX work_sending ON work (owner) WHERE owner IS NOT NULL;
 
--- Append-only: one line for every change, in the transaction that made it.
+-- Append-only: an event for every change, in the transaction that made it. A row is an entry: consecutive events of one
+-- flow, and of at most one work item, as a JSON array (see store/journal.py).
 CREATE TABLE journal (
     seq     INTEGER PRIMARY KEY AUTOINCREMENT,
-    type    TEXT NOT NULL,
-    at      INTEGER NOT NULL,
     flow_id TEXT NOT NULL,
-    step_id TEXT,
     work_id TEXT,
-    attempt INTEGER,
-    data    TEXT NOT NULL
+    at      INTEGER NOT NULL,
+    events  TEXT NOT NULL
 ) STRICT;
 CREATE INDEX journal_of_flow ON journal (flow_id, seq);
 

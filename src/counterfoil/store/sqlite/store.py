@@ -15,6 +15,7 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import StoreFailure
+from counterfoil.store.journal import READS, unpack_read
 from counterfoil.store.memory import Memory
 from counterfoil.store.protocol import Row
 from counterfoil.store.sqlite.connection import Connection, open_reader, open_writer
@@ -95,7 +96,7 @@ class SqliteStore:
         try:
             if connection is None:
                 connection = await open_reader(self.path)
-            return await connection.run(_fetch, query, parameters)
+            rows = await connection.run(_fetch, query, parameters)
         except StoreFailure as failure:
             if connection is not None and _is_broken(failure):
                 await connection.close()
@@ -103,6 +104,7 @@ class SqliteStore:
             raise
         finally:
             self._readers.put_nowait(connection)
+        return unpack_read(query, parameters, rows) if query in READS else rows
 
     # One process at a time: its lease is the lock on the file, and there is nobody else to tell.
 

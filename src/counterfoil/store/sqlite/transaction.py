@@ -85,7 +85,7 @@ def _rollback(connection: sqlite3.Connection) -> None:
 
 
 def _bulk(write: Write) -> Iterable[Statement]:
-    """Statements of 1, 2, 4 ... 64 rows, the last one filled up: few texts, so that SQLite's prepared ones are used again.
+    """Statements of 1, 2, 4 ... 64 rows, the last one filled up: few texts, and SQLite's prepared ones are used again.
 
     A row that is all null changes nothing (its key matches none), and costs less than one more statement.
     """
