@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.jsontext import parse_json
 from counterfoil.domain.results import Heartbeat
 from counterfoil.engine.complete import Beat
 from counterfoil.store.changes import Changes
@@ -78,6 +79,41 @@ async def test_whoever_follows_two_writers_misses_nothing(
     nodes = [Node("a", store, clock, batch_limit=7), Node("b", other, clock, batch_limit=3)]
     await check_following(store, nodes, each=300)
     await other.close()
+
+
+def told_of(flow_id: str, count: int, work_id: str | None = None) -> list[Event]:
+    return [Event(EventType.WORK_HEARTBEAT, NOW, flow_id, "step", work_id, 1, {"n": n}) for n in range(count)]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 63, 64, 65, 500])
+async def test_pages_may_end_in_the_middle_of_what_was_written_together(store: Store, limit: int) -> None:
+    """More events of one flow in one commit than a row takes, between those of others."""
+    events = [*told_of("a", 3, "w1"), *told_of("b", 150), *told_of("b", 2, "w2"), *told_of("a", 1), *told_of("b", 1)]
+    await write(store, Changes(events=events))
+
+    async def pages(query: str, **parameters: str) -> list[Row]:
+        seen: list[Row] = []
+        while page := await store.read(query, after=seen[-1][0] if seen else 0, limit=limit, **parameters):
+            assert len(page) <= limit
+            seen += page
+        return seen
+
+    everything = await pages("journal_after")
+    assert [(row[3], row[5], parse_json(row[7])["n"]) for row in everything] == [
+        (event.flow_id, event.work_id, event.data["n"]) for event in events
+    ]
+    assert [row[0] for row in everything] == sorted({row[0] for row in everything})
+    for flow_id in ("a", "b"):
+        assert await pages("journal_of_flow", flow_id=flow_id) == [row for row in everything if row[3] == flow_id]
+    of_work = await store.read("journal_of_work", flow_id="b", work_id="w2")
+    assert of_work == [row for row in everything if row[5] == "w2"]
+
+
+async def test_numbers_may_be_larger_than_any_that_there_is(store: Store) -> None:
+    await write(store, Changes(events=told_of("a", 3)))
+    for after in (2**31, 2**53, 10**18 - 1):
+        assert await store.read("journal_after", after=after, limit=500) == []
+        assert await store.read("journal_of_flow", flow_id="a", after=after, limit=500) == []
 
 
 # Two transactions, of which the one that drew its number later commits first.

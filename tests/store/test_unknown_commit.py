@@ -7,21 +7,24 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from counterfoil.domain.events import EventType
+from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.results import StepResult
 from counterfoil.engine.complete import Complete, Completion
 from counterfoil.engine.steps import PutStep
+from counterfoil.store.changes import Changes
 from counterfoil.store.commit import StoreFailure
+from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
+from tests.journal import ENTRIES
 from tests.postgres import free_port
 from tests.proxy import CommitFault, Proxy
-from tests.store.backends import NewConnection, are_waiting
+from tests.store.backends import NewConnection, are_waiting, write
 from tests.store.nodes import LEASE_MS, Node, add_item, register, success
-from tests.store.records import DEFAULTS, RETRY, step_version
+from tests.store.records import DEFAULTS, NOW, RETRY, step_version
 
 pytestmark = pytest.mark.postgresql_only
 
@@ -108,6 +111,17 @@ async def test_while_nobody_can_be_asked_nobody_is_told_and_nothing_written(
 async def available(node: Node, command: Complete) -> str | None:
     answer = await node.outcome(command)
     return None if answer == "UNAVAILABLE" else answer
+
+
+async def test_only_the_very_entry_counts(store: Store, new_connection: NewConnection) -> None:
+    """What another transaction wrote under the same number, after a failover say, is not what is looked for."""
+    await write(store, Changes(events=[Event(EventType.WORK_HEARTBEAT, NOW, "flow", "step", "work", 1, {"n": 1})]))
+    connection = await new_connection()
+    [entry] = [tuple(row) for row in await connection.fetch(ENTRIES)]
+    assert await connection.fetchval(COORDINATION["find_entry"], *entry) == 1
+    for place, other in enumerate((entry[0] + 1, "other", None, NOW + 1, entry[4].replace('"n":1', '"n":2'))):
+        changed = (*entry[:place], other, *entry[place + 1 :])
+        assert await connection.fetchval(COORDINATION["find_entry"], *changed) == 0
 
 
 SLOW_COMMITS = """
