@@ -39,6 +39,9 @@ Answer = TypeVar("Answer")
 TOLD_AGAIN_SECONDS = 5.0
 """How often the log is told that the store still fails: a busy engine fails hundreds of batches a second then."""
 
+PATIENCE_SECONDS = 0.005
+"""How long commands wait at most for others to share a batch with, while another batch is under way."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -140,6 +143,7 @@ class GroupCommit:
         """Called after each commit, before anybody is answered: what was committed decides what happens next."""
 
     def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._tasks = [asyncio.create_task(self._run(), name="group-commit") for _ in range(self._batches)]
 
     async def close(self) -> None:
@@ -200,15 +204,24 @@ class GroupCommit:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        """Wait for more commands as long as they keep coming, until the batch has its share of those to be expected.
+        """Wait until the next batch has its share of the commands that are to be expected, or none more seem to come.
 
         Those that were answered together come back together: taking the first few of them at once would leave the rest
         for one large batch, and nothing to decide while the backend works on that.
         """
-        waiting = 0
-        while waiting < len(self._queue) < self._crowd / self._batches:
-            waiting = len(self._queue)
-            await asyncio.sleep(0)
+        seen = 0
+        give_up_at = self._loop.time() + PATIENCE_SECONDS
+        while self._queue and len(self._queue) < self._crowd / self._batches and self._loop.time() < give_up_at:
+            if self._under_way:
+                self._wake.clear()
+                alarm = self._loop.call_at(give_up_at, self._wake.set)
+                await self._wake.wait()
+                alarm.cancel()
+            elif len(self._queue) > seen:
+                seen = len(self._queue)
+                await asyncio.sleep(0)
+            else:
+                return
 
     def _next_batch(self) -> Batch:
         outstanding = len(self._queue) + self._under_way
@@ -262,6 +275,7 @@ class GroupCommit:
             self._follow_up(batch.world, len(batch))
             self._metrics.committed(len(batch), time.perf_counter() - started)
         self._under_way -= len(batch)
+        self._wake.set()
         self._metrics.set_backlog(len(self._queue))
 
     def _follow_up(self, world: World, commands: int) -> None:
