@@ -135,6 +135,8 @@ class GroupCommit:
         self._closed = False
         self._under_way = 0
         self._crowd = 0.0
+        self._begun_at = 0.0
+        self._took = 0.0
         self._outage = Outage()
         self._doubtful: list[tuple[World, Callable[[], Awaitable[bool]]]] = []
         self.prepare: Callable[[World], None] = lambda world: None
@@ -210,18 +212,23 @@ class GroupCommit:
         for one large batch, and nothing to decide while the backend works on that.
         """
         seen = 0
-        give_up_at = self._loop.time() + PATIENCE_SECONDS
-        while self._queue and len(self._queue) < self._crowd / self._batches and self._loop.time() < give_up_at:
+        next_at = self._begun_at + self._took / self._batches
+        give_up_at = max(next_at, self._loop.time() + PATIENCE_SECONDS)
+        while self._queue:
+            enough = len(self._queue) >= self._crowd / self._batches
             if self._under_way:
+                until = next_at if enough else give_up_at
+                if self._loop.time() >= until:
+                    return
                 self._wake.clear()
-                alarm = self._loop.call_at(give_up_at, self._wake.set)
+                alarm = self._loop.call_at(until, self._wake.set)
                 await self._wake.wait()
                 alarm.cancel()
-            elif len(self._queue) > seen:
+            elif enough or len(self._queue) == seen:
+                return
+            else:
                 seen = len(self._queue)
                 await asyncio.sleep(0)
-            else:
-                return
 
     def _next_batch(self) -> Batch:
         outstanding = len(self._queue) + self._under_way
@@ -229,6 +236,7 @@ class GroupCommit:
         share = math.ceil(self._crowd / self._batches)
         count = min(len(self._queue), self._batch_limit, share)
         self._under_way += count
+        self._begun_at = self._loop.time()
         return Batch([self._queue.popleft() for _ in range(count)], self._new_world, self._clock)
 
     def _new_world(self) -> World:
@@ -273,7 +281,9 @@ class GroupCommit:
         else:
             self._outage.over()
             self._follow_up(batch.world, len(batch))
-            self._metrics.committed(len(batch), time.perf_counter() - started)
+            took = time.perf_counter() - started
+            self._took += (took - self._took) / 8
+            self._metrics.committed(len(batch), took)
         self._under_way -= len(batch)
         self._wake.set()
         self._metrics.set_backlog(len(self._queue))
