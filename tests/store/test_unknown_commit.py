@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from counterfoil.domain.events import Event, EventType
-from counterfoil.domain.results import StepResult
-from counterfoil.engine.complete import Complete, Completion
+from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.engine.complete import Beat, Complete, Completion
 from counterfoil.engine.steps import PutStep
 from counterfoil.store.changes import Changes
 from counterfoil.store.commit import StoreFailure
@@ -89,6 +89,20 @@ async def test_it_is_answered_by_what_the_database_holds(
     assert await node.outcome(success("work")) == "ALREADY_SUCCEEDED"
 
 
+@pytest.mark.parametrize("fault", [*HOLDING, *LOST, *EITHER])
+async def test_it_is_the_same_on_the_short_way(store: Store, proxy: Proxy, node: Node, fault: CommitFault) -> None:
+    """What this node remembers it writes by a single statement, which is its own commit."""
+    assert await node.outcome(Beat("work", Heartbeat())) != "UNAVAILABLE"
+    before = proxy.commits
+    once(proxy, fault)
+    assert await node.outcome(success("work")) == "accepted"
+    assert await told(store) == ["work_heartbeat", *ENDED]
+    assert len(node.committed) == 2
+    # Asking after it is a commit as well, for it keeps the statement from coming too late.
+    assert proxy.commits - before in {"answered": (2,), "lost": (3,), "forwarded": (2, 3)}[fault]
+    assert await node.outcome(success("work")) == "ALREADY_SUCCEEDED"
+
+
 @pytest.mark.parametrize("fault", [*HOLDING, *LOST])
 async def test_while_nobody_can_be_asked_nobody_is_told_and_nothing_written(
     store: Store, proxy: Proxy, node: Node, fault: CommitFault, monkeypatch: pytest.MonkeyPatch
@@ -117,9 +131,11 @@ async def test_only_the_very_entry_counts(store: Store, new_connection: NewConne
     """What another transaction wrote under the same number, after a failover say, is not what is looked for."""
     await write(store, Changes(events=[Event(EventType.WORK_HEARTBEAT, NOW, "flow", "step", "work", 1, {"n": 1})]))
     connection = await new_connection()
-    [entry] = [tuple(row) for row in await connection.fetch(ENTRIES)]
-    assert await connection.fetchval(COORDINATION["find_entry"], *entry) == 1
-    for place, other in enumerate((entry[0] + 1, "other", None, NOW + 1, entry[4].replace('"n":1', '"n":2'))):
+    [(seq, *rest)] = await connection.fetch(ENTRIES)
+    entry = (*rest, seq)
+    for number in (seq, None):
+        assert await connection.fetchval(COORDINATION["find_entry"], *rest, number) == 1
+    for place, other in enumerate(("other", None, NOW + 1, rest[3].replace('"n":1', '"n":2'), seq + 1)):
         changed = (*entry[:place], other, *entry[place + 1 :])
         assert await connection.fetchval(COORDINATION["find_entry"], *changed) == 0
 

@@ -148,9 +148,9 @@ def test_of_many_items_those_that_have_ended_are_forgotten_and_the_others_kept()
 
 def test_the_flows_that_changed_longest_ago_are_forgotten_first() -> None:
     memory = Memory(most_items=4)
-    for names in (("a", "b", "c", "d"), ("a",), ("e",)):
-        world = loaded(*names)
-        acknowledge(world, *(f"{name}/0" for name in names))
+    for name in "abcdae":
+        world = loaded(name)
+        acknowledge(world, f"{name}/0")
         commit(memory, world)
     assert len(memory) == 4
     assert not memory.knows(Needs(work={"b/0"}))

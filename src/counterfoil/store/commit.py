@@ -11,7 +11,7 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
 - A commit of which nobody knows whether it holds is answered with ``Unavailable``, too. Nothing else is written before
   the database has said which it was; if it holds, it is acted upon then.
 - Several batches may be under way, where the backend keeps them apart by its locks. Each is decided and answered as if
-  it were alone.
+  it were alone. Commands are shared out among them (store/sharing.py), and may wait some milliseconds for company.
 - Who wins a race: the command that is decided first. Within a batch that is the order of the queue, but for commands
   that miss something: they are decided again behind their neighbours. The second always sees what the first did.
 """
@@ -19,7 +19,6 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -32,6 +31,7 @@ from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailab
 from counterfoil.domain.model import StepVersion
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch, Command, Resolve
+from counterfoil.store.sharing import Shares
 from counterfoil.store.world import World
 
 Answer = TypeVar("Answer")
@@ -134,9 +134,7 @@ class GroupCommit:
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self._under_way = 0
-        self._crowd = 0.0
-        self._begun_at = 0.0
-        self._took = 0.0
+        self._shares = Shares(batches)
         self._outage = Outage()
         self._doubtful: list[tuple[World, Callable[[], Awaitable[bool]]]] = []
         self.prepare: Callable[[World], None] = lambda world: None
@@ -206,37 +204,24 @@ class GroupCommit:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        """Wait until the next batch has its share of the commands that are to be expected, or none more seem to come.
-
-        Those that were answered together come back together: taking the first few of them at once would leave the rest
-        for one large batch, and nothing to decide while the backend works on that.
-        """
+        """Wait until the next batch has its share, for a moment at most; without delay if no more are coming."""
         seen = 0
-        next_at = self._begun_at + self._took / self._batches
-        give_up_at = max(next_at, self._loop.time() + PATIENCE_SECONDS)
-        while self._queue:
-            enough = len(self._queue) >= self._crowd / self._batches
-            if self._under_way:
-                until = next_at if enough else give_up_at
-                if self._loop.time() >= until:
-                    return
+        give_up_at = self._loop.time() + PATIENCE_SECONDS
+        while self._queue and not self._shares.are_enough(len(self._queue)) and self._loop.time() < give_up_at:
+            if self._under_way:  # nothing is lost by waiting: the backend is busy
                 self._wake.clear()
-                alarm = self._loop.call_at(until, self._wake.set)
+                alarm = self._loop.call_at(give_up_at, self._wake.set)
                 await self._wake.wait()
                 alarm.cancel()
-            elif enough or len(self._queue) == seen:
-                return
-            else:
+            elif len(self._queue) > seen:
                 seen = len(self._queue)
                 await asyncio.sleep(0)
+            else:
+                return
 
     def _next_batch(self) -> Batch:
-        outstanding = len(self._queue) + self._under_way
-        self._crowd = max(outstanding, self._crowd * 0.9)
-        share = math.ceil(self._crowd / self._batches)
-        count = min(len(self._queue), self._batch_limit, share)
+        count = min(self._shares.take(len(self._queue), self._under_way), self._batch_limit)
         self._under_way += count
-        self._begun_at = self._loop.time()
         return Batch([self._queue.popleft() for _ in range(count)], self._new_world, self._clock)
 
     def _new_world(self) -> World:
@@ -281,9 +266,7 @@ class GroupCommit:
         else:
             self._outage.over()
             self._follow_up(batch.world, len(batch))
-            took = time.perf_counter() - started
-            self._took += (took - self._took) / 8
-            self._metrics.committed(len(batch), took)
+            self._metrics.committed(len(batch), time.perf_counter() - started)
         self._under_way -= len(batch)
         self._wake.set()
         self._metrics.set_backlog(len(self._queue))

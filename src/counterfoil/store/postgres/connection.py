@@ -28,9 +28,12 @@ CLOSE_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 
-ALWAYS_BY_INDEX = """
+LOCK_MS = 5_000
+"""How long anything may wait for a lock."""
+
+SESSION = f"""
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-    SET plan_cache_mode = force_generic_plan; SET jit = off
+    SET plan_cache_mode = force_generic_plan; SET jit = off; SET lock_timeout = {LOCK_MS}
 """
 """Every query here looks up some rows of many by a key. A plan that is kept from when the tables were small would go
 on reading them whole when they are large. Without kept statements each is planned anew, and needs no such advice."""
@@ -168,7 +171,7 @@ class Gate:
         )
         try:
             if access.statement_cache:
-                await connection.execute(ALWAYS_BY_INDEX)
+                await connection.execute(SESSION)
         except BaseException:
             connection.terminate()
             raise

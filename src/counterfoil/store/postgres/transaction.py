@@ -27,7 +27,7 @@ from counterfoil.store.commit import GuardRefused, StoreFailure
 from counterfoil.store.loading import LOADS, fill, need_open
 from counterfoil.store.memory import Memory
 from counterfoil.store.needs import Needs
-from counterfoil.store.postgres.connection import AGAIN, FAULTS, Connection
+from counterfoil.store.postgres.connection import AGAIN, FAULTS, LOCK_MS, Connection
 from counterfoil.store.postgres.statements import (
     COORDINATION,
     QUERIES,
@@ -41,7 +41,6 @@ from counterfoil.store.writing import Row, Write, writes_of
 TRANSACTION_SECONDS = 10.0
 """A transaction that takes longer than this, or whose commit does, is given up, though the server be there: those whose
 commands are in it wait. A server that is lost is noticed before (store/postgres/pulse.py)."""
-LOCK_MS = 5_000
 IDLE_MS = 3_000
 """How long a transaction may stand still before the server ends it: a node that was stopped in the middle of one must
 not keep the others waiting for its locks. Its batch is tried again when it goes on."""

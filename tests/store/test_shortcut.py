@@ -1,0 +1,233 @@
+"""The short way of a batch: one statement, written by what a node remembers, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asyncpg import DivisionByZeroError
+
+from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.results import Heartbeat
+from counterfoil.domain.states import WorkStatus
+from counterfoil.engine.cancel import Cancel
+from counterfoil.engine.claim import Claim
+from counterfoil.engine.complete import Beat
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.start import Start
+from counterfoil.store.memory import Memory
+from counterfoil.store.postgres.doctor import examine
+from counterfoil.store.postgres.shortcut import decide_from_memory, write_decided
+from counterfoil.store.postgres.statements import COORDINATION
+from counterfoil.store.postgres.store import PostgresStore
+from counterfoil.store.postgres.transaction import BeginAgain, execute
+from counterfoil.store.protocol import Store
+from counterfoil.store.world import World
+from counterfoil.testing.simulator import StillClock
+from tests.store.backends import MakeStore, NewConnection, batch_of
+from tests.store.nodes import Node, add_item, add_items, register, success
+from tests.store.records import DEFAULTS, step_version
+
+pytestmark = pytest.mark.postgresql_only
+
+CONTEXT = EngineContext(Receipts([b"secret"]), defaults=DEFAULTS)
+Pair = tuple[Node, Node]
+
+
+@pytest.fixture
+async def nodes(store: Store, make_store: MakeStore, tmp_path: Path, clock: StillClock) -> AsyncIterator[Pair]:
+    await register(store)
+    other = make_store(tmp_path, clock)
+    await other.open()
+    pair = Node("node-a", store, clock), Node("node-b", other, clock)
+    for node in pair:
+        await node.start()
+    yield pair
+    for node in pair:
+        await node.stop()
+    await other.close()
+
+
+def beat(work_id: str) -> Beat:
+    return Beat(work_id, Heartbeat(progress=0.5))
+
+
+async def told(store: Store, flow_id: str) -> list[str]:
+    return [row[1] for row in await store.read("journal_of_flow", flow_id=flow_id, after=0, limit=999)]
+
+
+@pytest.fixture
+def long_ways(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many commands each batch had that went the long way."""
+    taken: list[int] = []
+
+    async def noted(connection: Any, batch: Any, *rest: Any) -> None:
+        taken.append(len(batch))
+        await execute(connection, batch, *rest)
+
+    monkeypatch.setattr("counterfoil.store.postgres.writer.execute", noted)
+    return taken
+
+
+async def test_what_this_node_changed_last_it_changes_next_by_the_short_way(
+    store: Store, nodes: Pair, long_ways: list[int]
+) -> None:
+    names = await add_items(store, 5)
+    long_ways.clear()
+    await asyncio.gather(*(nodes[0].outcome(beat(name)) for name in names))
+    assert sum(long_ways) == 5
+    assert set(await asyncio.gather(*(nodes[0].outcome(success(name)) for name in names))) == {"accepted"}
+    assert sum(long_ways) == 5
+    for name in names:
+        assert await told(store, name) == ["work_heartbeat", "work_succeeded", "step_completed", "flow_completed"]
+    assert await nodes[0].outcome(success(names[0])) == "ALREADY_SUCCEEDED"
+    assert sum(long_ways) == 6, "what has ended is not remembered"
+
+
+async def test_what_another_node_has_changed_is_looked_at_again(
+    store: Store, nodes: Pair, long_ways: list[int]
+) -> None:
+    """The memory of a node is no more than a guess that the database confirms or not."""
+    await add_item(store, "work")
+    await nodes[0].outcome(beat("work"))
+    assert await nodes[1].outcome(success("work", 1)) == "accepted"
+    assert await nodes[0].outcome(success("work", 2)) == "CONFLICTING_RESULT"
+    assert long_ways[-1] == 1
+
+
+async def test_nobody_is_refused_by_memory_alone(store: Store, nodes: Pair) -> None:
+    """One node knows work that was never sent; meanwhile the other sends it, and the first gets its result."""
+    start = Start(StartFlow(flow_id="flow", goals=["step"]), CONTEXT)
+    nodes[0].commit.prepare = lambda world: None  # no place to send it from
+    await nodes[0].commit.submit(start)
+    [row] = await store.read("work_of_flow", flow_id="flow")
+    work_id = row[1]
+    assert await nodes[0].outcome(success(work_id)) == "WORK_NOT_ACTIVE"
+    assert await nodes[1].outcome(Claim(work_id, "flow")) == "True"
+    assert await nodes[0].outcome(success(work_id)) == "accepted"
+
+
+async def test_neighbours_in_a_batch_that_cannot_go_the_short_way_go_the_long_one_together(
+    store: Store, nodes: Pair, long_ways: list[int]
+) -> None:
+    await add_item(store, "known")
+    await add_item(store, "unknown")
+    await nodes[0].outcome(beat("known"))
+    long_ways.clear()
+    answers = await nodes[0].outcomes(success("known"), success("unknown"), success("nobody"))
+    assert answers == {"accepted": 2, "UNKNOWN_RECEIPT": 1}
+    assert sum(long_ways) >= 2
+
+
+async def test_both_nodes_at_once_with_all_they_remember(store: Store, nodes: Pair) -> None:
+    """Heartbeats, results and cancellations of the same flows on both: each ends once, and the journal tells how."""
+    dice = random.Random(7)
+    flows = [f"flow-{number}" for number in range(12)]
+    for flow_id in flows:
+        await nodes[0].commit.submit(Start(StartFlow(flow_id=flow_id, goals=["step"]), CONTEXT))
+    work = {flow_id: (await store.read("work_of_flow", flow_id=flow_id))[0][1] for flow_id in flows}
+    commands: list[Any] = []
+    for flow_id in flows:
+        commands += [(node, beat(work[flow_id])) for node in nodes for _ in range(6)]
+        commands += [(node, success(work[flow_id], number)) for number, node in enumerate(nodes * 3)]
+        commands += [(dice.choice(nodes), Cancel(flow_id))]
+    dice.shuffle(commands)
+    answers = await asyncio.gather(*(node.outcome(command) for node, command in commands))
+    assert not {"UNAVAILABLE", "INTERNAL_ERROR"} & set(answers)
+    for flow_id in flows:
+        ends = [kind for kind in await told(store, flow_id) if kind in ("flow_completed", "flow_cancelled")]
+        assert len(ends) == 1, ends
+    assert isinstance(store, PostgresStore)
+    assert examine(store.access.dsn, DEFAULTS) == []
+
+
+class Rig:
+    """A memory and a connection in the test's hand."""
+
+    def __init__(self, store: Store, connection: Any) -> None:
+        self.store = store
+        self.connection = connection
+        self.memory = Memory()
+
+    async def remember(self, work_id: str) -> None:
+        """As if this node had changed the flow of this name last."""
+        batch = self.batch(beat(work_id))
+        await self.store.execute(batch)
+        self.memory.learn(batch.world, {})
+
+    @staticmethod
+    def batch(*commands: Any) -> Any:
+        def prepare(world: World) -> None:
+            version = step_version()
+            world.add_version(version.version, version)
+            world.node_id = "node-a"
+
+        return batch_of(*commands, prepare=prepare)
+
+
+@pytest.fixture
+async def rig(store: Store, nodes: Pair, new_connection: NewConnection) -> Rig:
+    return Rig(store, await new_connection())
+
+
+async def test_a_statement_that_comes_too_late_writes_nothing(store: Store, rig: Rig) -> None:
+    """Whoever asked what became of it has raised the revision of one of its flows: what comes now fails as a whole."""
+    for name in ("one", "two"):
+        await add_item(store, name)
+        await rig.remember(name)
+    batch = rig.batch(success("one"), success("two"))
+    assert decide_from_memory(batch, rig.memory)
+    await rig.connection.execute(COORDINATION["raise_revision"], "two")
+    with pytest.raises(BeginAgain) as refusal:
+        await write_decided(rig.connection, batch, rig.memory)
+    assert isinstance(refusal.value.__cause__, DivisionByZeroError)
+    for name in ("one", "two"):
+        assert await told(store, name) == ["work_heartbeat"]
+        [row] = await store.read("receipt_status", work_id=name)
+        assert row[0] == WorkStatus.ACTIVE
+    assert len(rig.memory) == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE work SET status = 'cancelled' WHERE work_id = 'work'",
+        "UPDATE flow_steps SET status = 'cancelled' WHERE flow_id = 'work'",
+        "UPDATE flows SET status = 'cancelled' WHERE flow_id = 'work'",
+        "DELETE FROM flows WHERE flow_id = 'work'",
+    ],
+)
+async def test_every_row_must_be_as_it_was_remembered(store: Store, rig: Rig, change: str) -> None:
+    await add_item(store, "work")
+    await rig.remember("work")
+    await rig.connection.execute(change)
+    batch = rig.batch(success("work"))
+    assert decide_from_memory(batch, rig.memory)
+    with pytest.raises(BeginAgain):
+        await write_decided(rig.connection, batch, rig.memory)
+    assert await told(store, "work") == ["work_heartbeat"]
+
+
+async def test_of_two_at_once_the_second_waits_and_then_writes_nothing(
+    store: Store, rig: Rig, new_connection: NewConnection
+) -> None:
+    await add_item(store, "work")
+    await rig.remember("work")
+    batch = rig.batch(success("work"))
+    assert decide_from_memory(batch, rig.memory)
+    other = await new_connection()
+    async with other.transaction():
+        await other.execute(COORDINATION["raise_revision"], "work")
+        writing = asyncio.create_task(write_decided(rig.connection, batch, rig.memory))
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        while not await other.fetchval(waiting):
+            await asyncio.sleep(0)
+    with pytest.raises(BeginAgain):
+        await writing
+    assert Counter(await told(store, "work")) == {"work_heartbeat": 1}
