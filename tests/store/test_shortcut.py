@@ -153,7 +153,7 @@ class Rig:
     def __init__(self, store: Store, connection: Any) -> None:
         self.store = store
         self.connection = connection
-        self.memory = Memory()
+        self.memory = Memory(alone=False)
 
     async def remember(self, work_id: str) -> None:
         """As if this node had changed the flow of this name last."""

@@ -58,7 +58,7 @@ def recalled(memory: Memory, *work_ids: str, revisions: dict[str, int] | None = 
 @pytest.fixture
 def memory() -> Memory:
     """It has seen the items of flows a and b acknowledged."""
-    memory = Memory()
+    memory = Memory(alone=False)
     world = loaded("a", "b")
     acknowledge(world, "a/0", "b/0")
     commit(memory, world)
@@ -97,7 +97,7 @@ def test_a_batch_may_go_by_memory_that_needs_nothing_but_work_that_is_known(
 
 
 def test_a_new_flow_begins_with_revision_nought() -> None:
-    memory, world = Memory(), loaded("a")
+    memory, world = Memory(alone=False), loaded("a")
     world.revisions.clear()
     acknowledge(world, "a/0")
     commit(memory, world)
@@ -134,7 +134,7 @@ def test_a_flow_that_has_ended_is_forgotten(memory: Memory) -> None:
 
 
 def test_of_many_items_those_that_have_ended_are_forgotten_and_the_others_kept() -> None:
-    memory, world = Memory(), loaded("a", items=3)
+    memory, world = Memory(alone=False), loaded("a", items=3)
     acknowledge(world, "a/0", "a/1", "a/2")
     commit(memory, world)
     world = recalled(memory, "a/1")
@@ -146,8 +146,22 @@ def test_of_many_items_those_that_have_ended_are_forgotten_and_the_others_kept()
     assert world.work("a/2").status is WorkStatus.ACTIVE
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_was_remembered_of_other_items_before_somebody_else_changed_the_flow_is_forgotten(alone: bool) -> None:
+    """A batch that had to load one item finds the flow changed: then nothing else that is remembered of it is true."""
+    memory, world = Memory(alone=alone), loaded("a", items=2)
+    acknowledge(world, "a/0")
+    commit(memory, world)
+    world = loaded("a", items=2)
+    world.revisions["a"] = 5
+    acknowledge(world, "a/1")
+    commit(memory, world)
+    assert memory.knows(Needs(work={"a/1"}))
+    assert memory.knows(Needs(work={"a/0"})) is alone, "there is nobody else"
+
+
 def test_the_flows_that_changed_longest_ago_are_forgotten_first() -> None:
-    memory = Memory(most_items=4)
+    memory = Memory(alone=False, most_items=4)
     for name in "abcdae":
         world = loaded(name)
         acknowledge(world, f"{name}/0")
@@ -158,7 +172,7 @@ def test_the_flows_that_changed_longest_ago_are_forgotten_first() -> None:
 
 
 def test_a_flow_with_large_outputs_is_not_kept() -> None:
-    memory, world = Memory(), loaded("a")
+    memory, world = Memory(alone=False), loaded("a")
     world.flow("a").outputs["text"] = "x" * 5_000
     acknowledge(world, "a/0")
     commit(memory, world)

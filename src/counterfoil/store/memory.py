@@ -45,7 +45,9 @@ def _is_large(flow: Flow) -> bool:
 class Memory:
     """Open flows by id, in the order of their last change."""
 
-    def __init__(self, most_items: int = MOST_ITEMS) -> None:
+    def __init__(self, *, alone: bool, most_items: int = MOST_ITEMS) -> None:
+        self._alone = alone
+        """Nobody else writes to the store, so nothing can be out of date."""
         self._most_items = most_items
         self._flows: dict[str, Remembered] = {}
         self._flow_of: dict[str, str] = {}
@@ -98,12 +100,12 @@ class Memory:
             flow = world.known_flow(flow_id)
             if flow is None or flow.status in FINAL_FLOWS or _is_large(flow):
                 continue
-            revision = world.revisions.get(flow_id, -1) + 1  # a new flow has revision 0
+            found = world.revisions.get(flow_id, -1)  # a new flow has revision 0 in the end
             known = taken.get(flow_id)
-            if known is None:
-                known = Remembered(flow, revision)
+            if known is None or not (self._alone or known.revision == found):  # others have changed it since
+                known = Remembered(flow, found + 1)
             else:
-                known.flow, known.revision = flow, revision
+                known.flow, known.revision = flow, found + 1
             touched[flow_id] = known
         for (flow_id, step_id), step in changes.steps.items():
             if flow_id in touched:

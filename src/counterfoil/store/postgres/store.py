@@ -63,7 +63,7 @@ class PostgresStore:
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._keeper: asyncio.Queue[Connection | None] = asyncio.Queue()
         """The one connection for leases and words: whoever reads slowly must not cost the node its lease."""
-        memory, truce = Memory(), Truce()
+        memory, truce = Memory(alone=False), Truce()
         # A pooler may give another server to each trip of a statement that stands in no transaction.
         shortcuts = statement_cache > 0
         self._writers = [

@@ -46,7 +46,7 @@ class SqliteStore:
         self._writer: Connection | None = None
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._lock: int | None = None
-        self._memory = Memory()
+        self._memory = Memory(alone=True)
         self.heard: Callable[[str], None] = lambda message: None
 
     async def open(self) -> None:
@@ -125,7 +125,7 @@ class SqliteStore:
 
     async def _open_writer(self) -> Connection:
         self._writer = await open_writer(self.path)
-        self._memory = Memory()  # the file may have been replaced
+        self._memory = Memory(alone=True)  # the file may have been replaced
         return self._writer
 
     async def _drop_if_broken(self, failure: StoreFailure) -> None:
