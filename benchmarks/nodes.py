@@ -35,8 +35,8 @@ async def completions(size: Size) -> list[Outcome]:
     receipts = Receipts()
     with database() as store, node(store) as ours, running(*HANDLER) as bare:
         await register(ours, await receipts.serve())
-        for turn in range(size.rounds + 1):
-            urls = await receipts.fill(ours, size.completions if turn else 1_000)
+        for turn in range(size.turns + 1):
+            urls = await receipts.fill(ours, size.completions)
             rate = await complete(ours, urls)
             ratio = rate / await complete(bare, [url.replace(ours.url, bare.url) for url in urls])
             if turn:  # both have run once before it counts
@@ -58,7 +58,7 @@ async def two_nodes(size: Size) -> list[Outcome]:
     receipts = Receipts()
     with database() as store, node(store) as first, node(store) as second:
         await register(first, await receipts.serve())
-        for turn in range(size.rounds + 1):
+        for turn in range(size.turns + 1):
             urls = await receipts.fill(first, size.completions)
             alone = await complete(first, urls)
             urls = await receipts.fill(first, size.completions)
@@ -72,6 +72,23 @@ async def two_nodes(size: Size) -> list[Outcome]:
                 ratios.append(len(urls) / (time.perf_counter() - started) / alone)
     name = "PostgreSQL: completions/s of two nodes over one, on one machine"
     return [Outcome(name, statistics.median(ratios), 1.0, rounds=ratios)]
+
+
+async def forgotten(size: Size) -> list[Outcome]:
+    """Completions/s on a node that has never seen the work over those on the node that sent it, and remembers it."""
+    ratios = []
+    receipts = Receipts()
+    with database() as store, node(store) as sender, node(store) as stranger:
+        await register(sender, await receipts.serve())
+        for turn in range(size.turns + 1):
+            remembered = await complete(sender, await receipts.fill(sender, size.completions))
+            urls = [url.replace(sender.url, stranger.url) for url in await receipts.fill(sender, size.completions)]
+            if turn:
+                ratios.append(await complete(stranger, urls) / remembered)
+            else:
+                await complete(stranger, urls)
+    name = "PostgreSQL: completions/s on another node than the one that sent the work over those on that one"
+    return [Outcome(name, statistics.median(ratios), 1.0, at_least=False, rounds=ratios)]
 
 
 async def takeover(size: Size) -> list[Outcome]:
@@ -136,5 +153,6 @@ MEASURES: dict[str, Measure] = {
     "postgres": completions,
     "postgres-cycle": full_cycle,
     "nodes": two_nodes,
+    "forgotten": forgotten,
     "takeover": takeover,
 }
