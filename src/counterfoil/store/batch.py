@@ -61,6 +61,8 @@ class Batch:
         self._make_world = make_world
         self._clock = clock
         self._missed = Needs()
+        self.restarted = False
+        """Whether this is not the first try."""
         self._begin()
 
     def _begin(self) -> None:
@@ -78,6 +80,7 @@ class Batch:
     def restart(self) -> None:
         """The transaction came to nothing and is tried again: in a new world, with what was missed known beforehand."""
         self.world.capacity.give_back()
+        self.restarted = True
         self._begin()
 
     def __len__(self) -> int:

@@ -52,10 +52,6 @@ class Memory:
         self._flows: dict[str, Remembered] = {}
         self._flow_of: dict[str, str] = {}
 
-    def knows(self, needs: Needs) -> bool:
-        """Whether a batch with these needs could be decided by what is remembered alone."""
-        return needs.only_work() and bool(needs.work) and needs.work <= self._flow_of.keys()
-
     def recall(self, world: World, needs: Needs, revisions: Mapping[str, int] | None = None) -> Needs:
         """Put what is remembered of the needed work into the world; returns the needs that are left.
 

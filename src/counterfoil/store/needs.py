@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,9 +43,9 @@ class Needs:
     """Steps whose active work items must be counted, because they may only be so many."""
     finds: set[Find] = field(default_factory=set)
 
-    def only_work(self) -> bool:
-        """Whether work items are all that is needed."""
-        return not any(keys for kind, keys in vars(self).items() if kind != "work")
+    def are_only(self, kinds: Collection[str]) -> bool:
+        """Whether nothing is needed but things of these kinds."""
+        return not any(keys for kind, keys in vars(self).items() if kind not in kinds)
 
     def include(self, others: Needs) -> None:
         """Need what others need, too."""

@@ -37,7 +37,7 @@ def read_work(row: Sequence[Any]) -> tuple[Work, StepRun, Flow]:
     if row[20] is not None:
         work.error = parse_json(row[20])
     step = read_step([work.flow_id, work.step_id, *row[WORK_COLUMNS : WORK_COLUMNS + 8]])
-    return work, step, read_flow([work.flow_id, *row[WORK_COLUMNS + 8 :]])
+    return work, step, read_flow([work.flow_id, *row[WORK_COLUMNS + 8 : WORK_COLUMNS + 14]])
 
 
 def read_step(row: Sequence[Any]) -> StepRun:

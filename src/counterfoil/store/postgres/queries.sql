@@ -6,13 +6,13 @@
 -- - Parameters that may be null say their type, and open ends of a range are numbers: a plan made once serves both.
 
 -- name: load_work
--- Work items by id, each with its step in the flow and its flow.
+-- Work items by id, each with its step in the flow and its flow; here also the flow's revision, last.
 SELECT
     w.work_id, w.flow_id, w.step_id, w.item, w.version, w.status, w.attempt, w.idempotency_key, w.lane, w.created_at,
     w.due_at, w.deadline_at, w.owner, w.first_sent_at, w.sent_at, w.acknowledged_at, w.progress, w.message, w.hold,
     w.result, w.error, w.recorded_at,
     s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
-    f.status, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at
+    f.status, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at, f.revision
 FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id
 JOIN flows AS f ON f.flow_id = w.flow_id

@@ -22,7 +22,7 @@ from counterfoil.store.commit import CommitUnknown, GuardRefused, StoreFailure
 from counterfoil.store.memory import Memory
 from counterfoil.store.postgres.connection import FAULTS, Connection, explain, is_answer
 from counterfoil.store.postgres.pulse import Pulse
-from counterfoil.store.postgres.shortcut import decide_from_memory, write_decided
+from counterfoil.store.postgres.shortcut import decide_unlocked, write_decided
 from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.transaction import BeginAgain, LeaseLost, Mark, Unanswered, begin_statement, execute
 
@@ -107,7 +107,8 @@ class Writer:
 
     async def _execute_on(self, connection: Connection, batch: Batch) -> None:
         """By the short way if that is possible, else by the long one."""
-        if self._takes_shortcuts and decide_from_memory(batch, self._memory):
+        short = self._takes_shortcuts and not batch.restarted
+        if short and await decide_unlocked(connection, batch, self._memory, self._defaults):
             await write_decided(connection, batch, self._memory)
         else:
             await execute(connection, batch, self._defaults, self._begin, self._memory)
