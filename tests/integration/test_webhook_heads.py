@@ -1,7 +1,7 @@
 """Heads of requests that are not quite as most are: understood the same, whoever parses them.
 
-The plainest completions are not parsed by the HTTP server's own parser. Whatever is not of that form must be: a head that
-two parsers understand differently is how requests are smuggled.
+The plainest completions are not parsed by the HTTP server's own parser. Whatever is not of that form must be: a head
+that two parsers understand differently is how requests are smuggled.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from counterfoil.store.postgres.connection import (
     is_answer,
     is_usable,
 )
+from counterfoil.store.postgres.inhand import InHand
 from counterfoil.store.postgres.listening import Listener
 from counterfoil.store.postgres.migrations import migrate
 from counterfoil.store.postgres.pulse import Pulse
@@ -73,6 +74,7 @@ class PostgresStore:
         self._idle_writers: asyncio.Queue[Writer] = asyncio.Queue()
         for writer in self._writers:
             self._idle_writers.put_nowait(writer)
+        self._in_hand = InHand()
         self._tail = Tail()
         self._listener = Listener(Access(listen_dsn or dsn, 0), self._hear)
         self._closed = True
@@ -127,11 +129,12 @@ class PostgresStore:
         return asyncio.ensure_future(self._execute(batch))
 
     async def _execute(self, batch: Batch) -> None:
-        writer = await self._idle_writers.get()
-        try:
-            await writer.execute(batch)
-        finally:
-            self._idle_writers.put_nowait(writer)
+        async with self._in_hand.take(batch.needs.work):
+            writer = await self._idle_writers.get()
+            try:
+                await writer.execute(batch)
+            finally:
+                self._idle_writers.put_nowait(writer)
 
     # Reading -----------------------------------------------------------------------------------------------------
 
