@@ -158,6 +158,23 @@ async def test_who_needs_more_takes_the_whole_batch_along_the_long_way(
     assert long_ways == [2]
 
 
+async def test_what_was_remembered_is_forgotten_with_the_connection(
+    store: Store, nodes: Pair, new_connection: NewConnection
+) -> None:
+    """Behind the next one may be a server that has lost some commits, and then made others of the same number."""
+    assert isinstance(store, PostgresStore)
+    await add_item(store, "work")
+    await nodes[0].outcome(beat("work"))
+    other = await new_connection()
+    await other.execute("UPDATE work SET attempt = 7 WHERE work_id = 'work'")  # and the revision is the same
+    for writer in store._writers:
+        assert writer.connection is not None
+        await writer.connection.close()
+    assert await nodes[0].outcome(beat("work")) != "UNAVAILABLE"
+    [row] = await store.read("receipt_status", work_id="work")
+    assert row[1] == 7, "it was read again, and not written by memory"
+
+
 async def test_both_nodes_at_once_with_all_they_remember(store: Store, nodes: Pair) -> None:
     """Heartbeats, results and cancellations of the same flows on both: each ends once, and the journal tells how."""
     dice = random.Random(7)

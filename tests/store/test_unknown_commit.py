@@ -10,6 +10,7 @@ import pytest
 from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.engine.complete import Beat, Complete, Completion
+from counterfoil.engine.probe import Probe
 from counterfoil.engine.steps import PutStep
 from counterfoil.store.changes import Changes
 from counterfoil.store.commit import StoreFailure
@@ -213,6 +214,7 @@ async def test_without_a_database_everything_is_unavailable_and_then_goes_on(
     proxy.refuse()
     for _ in range(3):
         assert await node.outcome(success("work")) == "UNAVAILABLE"
+        assert await node.outcome(Probe()) == "UNAVAILABLE"
         with pytest.raises(StoreFailure):
             await node.store.read("last_seq")
         with pytest.raises(StoreFailure):

@@ -161,6 +161,7 @@ class Writer:
     async def _reconnect(self) -> Connection:
         if time.monotonic() < self._truce.until:
             raise StoreFailure(self._truce.reason)
+        self._memory.clear()  # behind the next connection may be another server, with another past
         self.connection = await self._connect()
         return self.connection
 
@@ -171,7 +172,7 @@ class Writer:
             self._truce.reason = explain(error)
 
     def _drop(self) -> None:
-        self._memory.clear()  # behind the next connection may be another server, with another past
+        self._memory.clear()  # as in _reconnect
         if self.connection is not None:
             self.connection.terminate()
             self.connection = None
