@@ -14,6 +14,7 @@ from counterfoil.store.protocol import Store
 from counterfoil.testing.simulator import StillClock
 from tests.databases import NewDatabase
 from tests.store.backends import BACKENDS, MakeStore, NewConnection
+from tests.store.nodes import Node, Pair, register
 from tests.store.records import NOW
 
 
@@ -54,3 +55,18 @@ async def new_connection(store: Store) -> AsyncIterator[NewConnection]:
     yield connect
     for connection in opened:
         await connection.close()
+
+
+@pytest.fixture
+async def nodes(store: Store, make_store: MakeStore, tmp_path: Path, clock: StillClock) -> AsyncIterator[Pair]:
+    """Two nodes on the same database, each with a store of its own, to which the same step is known."""
+    await register(store)
+    other = make_store(tmp_path, clock)
+    await other.open()
+    pair = Node("node-a", store, clock, batch_limit=16), Node("node-b", other, clock, batch_limit=16)
+    for node in pair:
+        await node.start()
+    yield pair
+    for node in pair:
+        await node.stop()
+    await other.close()

@@ -9,11 +9,13 @@ from typing import Any
 import orjson
 
 from counterfoil.domain.errors import CounterfoilError
+from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.results import StepResult
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.time import Clock
 from counterfoil.engine.capacity import BatchCapacity, Slots
 from counterfoil.engine.complete import Complete
+from counterfoil.engine.context import EngineContext
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.batch import Command
 from counterfoil.store.changes import Changes
@@ -22,9 +24,20 @@ from counterfoil.store.needs import Find
 from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
 from tests.store.backends import find, write
-from tests.store.records import NOW, RETRY, flow_inputs, flow_record, new_records, step_run, step_version, work_item
+from tests.store.records import (
+    DEFAULTS,
+    NOW,
+    RETRY,
+    flow_inputs,
+    flow_record,
+    new_records,
+    step_run,
+    step_version,
+    work_item,
+)
 
 LEASE_MS = 60_000
+CONTEXT = EngineContext(Receipts([b"secret"]), defaults=DEFAULTS)
 
 
 class Node:
@@ -62,6 +75,9 @@ class Node:
     async def outcomes(self, *commands: Command[Any]) -> Counter[str]:
         """How many of these, asked at once, came to what."""
         return Counter(await asyncio.gather(*map(self.outcome, commands)))
+
+
+Pair = tuple[Node, Node]
 
 
 async def register(store: Store, step_id: str = "step", **fields: Any) -> str:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from asyncpg import DivisionByZeroError
 
 from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.results import Heartbeat
 from counterfoil.domain.states import WorkStatus
 from counterfoil.engine.cancel import Cancel
 from counterfoil.engine.claim import Claim
 from counterfoil.engine.complete import Beat
-from counterfoil.engine.context import EngineContext
 from counterfoil.engine.start import Start
 from counterfoil.store.memory import Memory
 from counterfoil.store.postgres.doctor import examine
@@ -29,29 +25,11 @@ from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.postgres.transaction import BeginAgain, execute
 from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
-from counterfoil.testing.simulator import StillClock
-from tests.store.backends import MakeStore, NewConnection, batch_of
-from tests.store.nodes import Node, add_item, add_items, register, success
+from tests.store.backends import NewConnection, batch_of
+from tests.store.nodes import CONTEXT, Pair, add_item, add_items, success
 from tests.store.records import DEFAULTS, step_version
 
 pytestmark = pytest.mark.postgresql_only
-
-CONTEXT = EngineContext(Receipts([b"secret"]), defaults=DEFAULTS)
-Pair = tuple[Node, Node]
-
-
-@pytest.fixture
-async def nodes(store: Store, make_store: MakeStore, tmp_path: Path, clock: StillClock) -> AsyncIterator[Pair]:
-    await register(store)
-    other = make_store(tmp_path, clock)
-    await other.open()
-    pair = Node("node-a", store, clock), Node("node-b", other, clock)
-    for node in pair:
-        await node.start()
-    yield pair
-    for node in pair:
-        await node.stop()
-    await other.close()
 
 
 def beat(work_id: str) -> Beat:

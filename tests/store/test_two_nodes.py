@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -14,13 +12,11 @@ import pytest
 
 from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.jsontext import parse_json
-from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.states import WorkStatus
 from counterfoil.engine.cancel import Cancel
 from counterfoil.engine.claim import Claim
 from counterfoil.engine.complete import Beat, Complete
-from counterfoil.engine.context import EngineContext
 from counterfoil.engine.expire import ExpireOverdue, ReclaimOrphan
 from counterfoil.engine.start import Start
 from counterfoil.engine.steps import PutStep
@@ -35,28 +31,11 @@ from counterfoil.testing.simulator import StillClock
 from tests.by_hand import by_hand
 from tests.eventually import eventually
 from tests.journal import ENTRIES, events_of
-from tests.store.backends import MakeStore, NewConnection, are_waiting, batch_of, load, write
-from tests.store.nodes import Node, add_item, add_items, claimable, register, success
+from tests.store.backends import NewConnection, are_waiting, batch_of, load, write
+from tests.store.nodes import CONTEXT, Node, Pair, add_item, add_items, claimable, register, success
 from tests.store.records import DEFAULTS, NOW, RETRY, flow_record, new_records, step_version
 
 pytestmark = pytest.mark.postgresql_only
-
-CONTEXT = EngineContext(Receipts([b"secret"]), defaults=DEFAULTS)
-Pair = tuple[Node, Node]
-
-
-@pytest.fixture
-async def nodes(store: Store, make_store: MakeStore, tmp_path: Path, clock: StillClock) -> AsyncIterator[Pair]:
-    await register(store)
-    other = make_store(tmp_path, clock)
-    await other.open()
-    pair = Node("node-a", store, clock, batch_limit=16), Node("node-b", other, clock, batch_limit=16)
-    for node in pair:
-        await node.start()
-    yield pair
-    for node in pair:
-        await node.stop()
-    await other.close()
 
 
 async def at_once(nodes: Pair, commands: list[Command[Any]]) -> list[str]:
