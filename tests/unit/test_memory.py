@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from counterfoil.domain.events import Event, EventType
@@ -166,6 +168,20 @@ def test_a_flow_with_large_outputs_is_not_kept() -> None:
     acknowledge(world, "a/0")
     commit(memory, world)
     assert len(memory) == 0
+
+
+@pytest.mark.parametrize(
+    "said", [{"message": "x" * 5_000}, {"error": {"code": "NOT_COMPLETED", "message": "x" * 5_000}}]
+)
+def test_work_of_which_its_worker_said_much_is_not_kept(said: dict[str, Any]) -> None:
+    """Ten thousand items are a bound only if each of them is small."""
+    memory, world = Memory(alone=False), loaded("a", items=2)
+    for name, value in said.items():
+        setattr(world.work("a/0"), name, value)
+    acknowledge(world, "a/0", "a/1")
+    commit(memory, world)
+    assert not knows(memory, {"a/0"})
+    assert knows(memory, {"a/1"})
 
 
 def test_it_can_be_made_to_forget_everything(memory: Memory) -> None:

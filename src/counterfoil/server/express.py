@@ -21,7 +21,6 @@ from typing import Any, Protocol
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 from aiohttp.streams import EMPTY_PAYLOAD
-from multidict import CIMultiDict
 
 from counterfoil.domain.errors import CounterfoilError, InternalError
 from counterfoil.engine.complete import Completion
@@ -107,7 +106,8 @@ class ExpressParser:
         ):
             return False
         flow_id, step_id, token = found.groups()
-        return self._begin(flow_id.decode(), step_id.decode(), token.decode(), lambda: _decoded(fields), body)
+        names = flow_id.decode(), step_id.decode(), token.decode()
+        return self._begin(*names, lambda: {name.decode(): value.decode() for name, value in headers.items()}, body)
 
     def _begin(self, flow_id: str, step_id: str, token: str, headers: Headers, body: bytes) -> bool:
         if not self._take(flow_id, step_id, token, headers, body, self._resolve):
@@ -154,10 +154,6 @@ class ExpressParser:
         """What was received while a completion was under way; asked for once it is answered."""
         data, self._held = self._held, b""
         return data
-
-
-def _decoded(fields: list[list[bytes]]) -> Mapping[str, str]:
-    return CIMultiDict((name.decode(), value.decode()) for name, value in fields)
 
 
 def completion_text(completion: Completion, flow_id: str, step_id: str) -> str:

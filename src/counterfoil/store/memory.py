@@ -22,8 +22,9 @@ from counterfoil.store.world import World
 
 MOST_ITEMS = 10_000
 """Work items, over all flows. The flows that changed longest ago are forgotten first."""
-MOST_OUTPUT_BYTES = 4_096
-"""A flow with more outputs than this is loaded when it is needed: memory is for many small flows."""
+MOST_TEXT = 4_096
+"""What carries more text than this, a flow in its outputs or an item in what its worker said, is not remembered: a
+number of items would otherwise be no bound."""
 
 
 class Remembered:
@@ -38,8 +39,14 @@ class Remembered:
         self.work: dict[str, Work] = {}
 
 
-def _is_large(flow: Flow) -> bool:
-    return bool(flow.outputs) and len(dump_json(flow.outputs)) > MOST_OUTPUT_BYTES
+def _has_large_outputs(flow: Flow) -> bool:
+    return bool(flow.outputs) and len(dump_json(flow.outputs)) > MOST_TEXT
+
+
+def _says_much(work: Work) -> bool:
+    """Open work has no result yet: what it holds of its worker are the words of a heartbeat and of the last failure."""
+    said = len(work.message or "")
+    return said > MOST_TEXT or (work.error is not None and said + len(dump_json(work.error)) > MOST_TEXT)
 
 
 class Memory:
@@ -59,19 +66,19 @@ class Memory:
         """
         left = set()
         for work_id in needs.work:
-            flow_id = self._flow_of.get(work_id)
-            known = None if flow_id is None else self._flows[flow_id]
-            if known is None or flow_id is None:
-                left.add(work_id)
-            elif revisions is not None and revisions.get(flow_id) != known.revision:
+            flow_id = self._flow_of.get(work_id, "")
+            known = self._flows.get(flow_id)
+            if known is not None and revisions is not None and revisions.get(flow_id) != known.revision:
                 self.take_out([flow_id])
+                known = None
+            if known is None:
                 left.add(work_id)
-            else:
-                work = known.work[work_id]
-                world.add_work(work_id, work)
-                world.add_step_run(known.steps[work.step_id])
-                world.add_flow(flow_id, known.flow)
-                world.revisions[flow_id] = known.revision
+                continue
+            work = known.work[work_id]
+            world.add_work(work_id, work)
+            world.add_step_run(known.steps[work.step_id])
+            world.add_flow(flow_id, known.flow)
+            world.revisions[flow_id] = known.revision
         return replace(needs, work=left)
 
     def take_out(self, flow_ids: Iterable[str]) -> dict[str, Remembered]:
@@ -94,7 +101,7 @@ class Memory:
         touched: dict[str, Remembered] = {}
         for flow_id in changes.touched():
             flow = world.known_flow(flow_id)
-            if flow is None or flow.status in FINAL_FLOWS or _is_large(flow):
+            if flow is None or flow.status in FINAL_FLOWS or _has_large_outputs(flow):
                 continue
             found = world.revisions.get(flow_id, -1)  # a new flow has revision 0 in the end
             known = taken.get(flow_id)
@@ -110,7 +117,7 @@ class Memory:
             if work.flow_id not in touched:
                 continue
             known = touched[work.flow_id]
-            if work.status in FINAL_WORK:
+            if work.status in FINAL_WORK or _says_much(work):
                 known.work.pop(work_id, None)
             else:
                 known.work[work_id] = work

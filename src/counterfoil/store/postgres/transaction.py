@@ -36,7 +36,7 @@ from counterfoil.store.postgres.statements import (
     packed,
     with_parameters,
 )
-from counterfoil.store.writing import Row, Write, writes_of
+from counterfoil.store.writing import Row, writes_of
 
 TRANSACTION_SECONDS = 10.0
 """A transaction that takes longer than this, or whose commit does, is given up, though the server be there: those whose
@@ -52,7 +52,7 @@ class BeginAgain(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """The first journal entry of a commit, with its number if that is known: the commit holds if the journal has it."""
+    """A journal entry of a commit, with its number if that is known: the commit holds exactly if the journal has it."""
 
     entry: Row
     seq: int | None = None
@@ -179,13 +179,8 @@ async def _write(connection: Connection, batch: Batch) -> Mark | None:
     for write, changed in zip(writes, told, strict=False):
         if write.exact and changed != len(write.rows):
             raise GuardRefused(f"{len(write.rows) - changed} of {len(write.rows)} rows: {write.query}")
-    entry = first_entry(writes)
-    return None if entry is None else Mark(entry, told[len(writes)])
-
-
-def first_entry(writes: list[Write]) -> Row | None:
-    """The first line that the writes add to the journal, if they add any."""
-    return next((write.rows[0] for write in writes if write.query == "append_journal"), None)
+    first = next((write.rows[0] for write in writes if write.query == "append_journal"), None)
+    return None if first is None else Mark(first, told[len(writes)])
 
 
 async def _commit(connection: Connection, mark: Mark | None) -> None:
