@@ -13,8 +13,8 @@ from counterfoil.store.commit import StoreFailure
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.statements import PACKAGE
 
-SCHEMA_VERSION = 1
-MIGRATIONS: Mapping[int, str] = {}
+SCHEMA_VERSION = 2
+MIGRATIONS: Mapping[int, str] = {1: files(PACKAGE).joinpath("migration_1.sql").read_text()}
 """Scripts by the version that they start from: entry 1 makes version 2 of version 1. ``schema.sql`` is the sum."""
 
 _LOCK = 7_017_202_601

@@ -18,6 +18,19 @@ CREATE TABLE steps (
     updated_at BIGINT NOT NULL
 );
 
+-- How often the register has changed: one row. Who has seen the register at this revision need not read it again.
+CREATE TABLE register (
+    only_one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (only_one),
+    revision BIGINT NOT NULL
+);
+INSERT INTO register (revision) VALUES (0);
+
+-- Plans by content. Immutable, and shared by all flows that were planned alike.
+CREATE TABLE plans (
+    plan_id  TEXT COLLATE "C" PRIMARY KEY,
+    document TEXT NOT NULL
+);
+
 -- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
 -- The lock of this row is the lock of the whole flow: who changes anything of a flow holds it, and raises the revision.
 CREATE TABLE flows (
@@ -26,12 +39,16 @@ CREATE TABLE flows (
     status      TEXT NOT NULL CHECK (status IN ('active', 'compensating', 'completed', 'failed', 'cancelled')),
     created_at  BIGINT NOT NULL,
     open_steps  INTEGER NOT NULL CHECK (open_steps >= 0),
-    outputs     TEXT,
     error       TEXT,
     finished_at BIGINT,
-    revision    BIGINT NOT NULL DEFAULT 0
+    revision    BIGINT NOT NULL DEFAULT 0,
+    plan        TEXT COLLATE "C",
+    parent      TEXT,
+    deadline_at BIGINT,
+    compensation TEXT
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
+CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
 
 -- What a flow was started with: apart from its state, so that a change of state does not rewrite it.
 CREATE TABLE flow_inputs (
@@ -39,7 +56,8 @@ CREATE TABLE flow_inputs (
     goals    TEXT NOT NULL,
     init     TEXT NOT NULL,
     metadata TEXT NOT NULL,
-    labels   TEXT NOT NULL
+    labels   TEXT NOT NULL,
+    options  TEXT NOT NULL DEFAULT '{}'
 );
 
 CREATE TABLE flow_labels (
@@ -48,7 +66,7 @@ CREATE TABLE flow_labels (
     PRIMARY KEY (label, flow_id)
 );
 
--- pending -> active | skipped | cancelled; active -> completed | failed | cancelled
+-- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; what has ended -> pending by redrive
 CREATE TABLE flow_steps (
     flow_id      TEXT COLLATE "C" NOT NULL,
     step_id      TEXT COLLATE "C" NOT NULL,
@@ -61,8 +79,16 @@ CREATE TABLE flow_steps (
     failed_items INTEGER NOT NULL,
     started_at   BIGINT,
     finished_at  BIGINT,
+    outputs      TEXT,
+    error        TEXT,
+    ready_at     BIGINT,
+    due_at       BIGINT,
+    released     INTEGER,
+    redrives     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (flow_id, step_id)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02); -- no index holds what changes here: a change finds its place on the same page
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02); -- no index holds what mostly changes here: a change finds its place on the same page
+-- Steps that wait for an optional input, and how long yet.
+CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 
 -- The moves of a work item: see the guard in queries.sql (update_work) and domain/states.py.
 CREATE TABLE work (
@@ -90,7 +116,10 @@ CREATE TABLE work (
     hold            TEXT,
     result          TEXT,
     error           TEXT,
-    recorded_at     BIGINT
+    recorded_at     BIGINT,
+    arguments       TEXT,
+    redrive_of      TEXT COLLATE "C",
+    undoes          TEXT COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX work_of_flow ON work (flow_id, step_id, item);
 -- What may be sent, lane by lane, the longest due first.
@@ -102,6 +131,8 @@ CREATE INDEX work_waiting ON work (step_id, sent_at) WHERE status = 'active';
 CREATE INDEX work_due ON work (due_at) WHERE status = 'active';
 -- What is being sent at this moment, and by which node.
 CREATE INDEX work_sending ON work (owner) WHERE owner IS NOT NULL;
+-- What has failed, by step: to be found and redriven.
+CREATE INDEX work_failed ON work (step_id, recorded_at) WHERE status = 'failed';
 
 -- Append-only: an event for every change, in the transaction that made it. A row is an entry: consecutive events of one
 -- flow, and of at most one work item, as a JSON array (see store/journal.py). Numbers of one flow are in the order of its

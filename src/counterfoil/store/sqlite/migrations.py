@@ -13,8 +13,8 @@ def _script(name: str) -> str:
     return files("counterfoil.store.sqlite").joinpath(name).read_text()
 
 
-SCHEMA_VERSION = 2
-MIGRATIONS: Mapping[int, str] = {1: _script("migration_1.sql")}
+SCHEMA_VERSION = 3
+MIGRATIONS: Mapping[int, str] = {1: _script("migration_1.sql"), 2: _script("migration_2.sql")}
 """Scripts by the version that they start from: entry 1 makes version 2 of version 1. ``schema.sql`` is the sum."""
 
 

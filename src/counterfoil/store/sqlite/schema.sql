@@ -16,6 +16,19 @@ CREATE TABLE steps (
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- How often the register has changed: one row. Who has seen the register at this revision need not read it again.
+CREATE TABLE register (
+    only_one INTEGER PRIMARY KEY CHECK (only_one = 1),
+    revision INTEGER NOT NULL
+) STRICT;
+INSERT INTO register (only_one, revision) VALUES (1, 0);
+
+-- Plans by content. Immutable, and shared by all flows that were planned alike.
+CREATE TABLE plans (
+    plan_id  TEXT PRIMARY KEY,
+    document TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
 CREATE TABLE flows (
     ordinal     INTEGER PRIMARY KEY,
@@ -23,11 +36,15 @@ CREATE TABLE flows (
     status      TEXT NOT NULL CHECK (status IN ('active', 'compensating', 'completed', 'failed', 'cancelled')),
     created_at  INTEGER NOT NULL,
     open_steps  INTEGER NOT NULL CHECK (open_steps >= 0),
-    outputs     TEXT,
     error       TEXT,
-    finished_at INTEGER
+    finished_at INTEGER,
+    plan        TEXT,
+    parent      TEXT,
+    deadline_at INTEGER,
+    compensation TEXT
 ) STRICT;
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
+CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
 
 -- What a flow was started with: apart from its state, so that a change of state does not rewrite it.
 CREATE TABLE flow_inputs (
@@ -35,7 +52,8 @@ CREATE TABLE flow_inputs (
     goals    TEXT NOT NULL,
     init     TEXT NOT NULL,
     metadata TEXT NOT NULL,
-    labels   TEXT NOT NULL
+    labels   TEXT NOT NULL,
+    options  TEXT NOT NULL DEFAULT '{}'
 ) STRICT;
 
 CREATE TABLE flow_labels (
@@ -44,7 +62,7 @@ CREATE TABLE flow_labels (
     PRIMARY KEY (label, flow_id)
 ) STRICT, WITHOUT ROWID;
 
--- pending -> active | skipped | cancelled; active -> completed | failed | cancelled
+-- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; what has ended -> pending by redrive
 CREATE TABLE flow_steps (
     flow_id      TEXT NOT NULL,
     step_id      TEXT NOT NULL,
@@ -57,8 +75,16 @@ CREATE TABLE flow_steps (
     failed_items INTEGER NOT NULL,
     started_at   INTEGER,
     finished_at  INTEGER,
+    outputs      TEXT,
+    error        TEXT,
+    ready_at     INTEGER,
+    due_at       INTEGER,
+    released     INTEGER,
+    redrives     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (flow_id, step_id)
 ) STRICT, WITHOUT ROWID;
+-- Steps that wait for an optional input, and how long yet.
+CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 
 -- The moves of a work item: see the guard in queries.sql (update_work) and domain/states.py.
 CREATE TABLE work (
@@ -86,7 +112,10 @@ CREATE TABLE work (
     hold            TEXT,
     result          TEXT,
     error           TEXT,
-    recorded_at     INTEGER
+    recorded_at     INTEGER,
+    arguments       TEXT,
+    redrive_of      TEXT,
+    undoes          TEXT
 ) STRICT;
 CREATE INDEX work_of_flow ON work (flow_id, step_id, item);
 -- What may be sent, lane by lane, the longest due first.
@@ -98,6 +127,8 @@ CREATE INDEX work_waiting ON work (step_id, sent_at) WHERE status = 'active';
 CREATE INDEX work_due ON work (due_at) WHERE status = 'active';
 -- What is being sent at this moment, and by which node.
 CREATE INDEX work_sending ON work (owner) WHERE owner IS NOT NULL;
+-- What has failed, by step: to be found and redriven.
+CREATE INDEX work_failed ON work (step_id, recorded_at) WHERE status = 'failed';
 
 -- Append-only: an event for every change, in the transaction that made it. A row is an entry: consecutive events of one
 -- flow, and of at most one work item, as a JSON array (see store/journal.py).

@@ -1,0 +1,33 @@
+-- From version 1 to 2: flows are planned. What a step gave lies with the step; a flow names its plan, its parent, its deadline
+-- and its compensation; work may carry its own arguments. Outputs are taken from the journal as they stand there: what a
+-- flow had gathered of them is their sum.
+
+CREATE TABLE register (
+    only_one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (only_one),
+    revision BIGINT NOT NULL
+);
+INSERT INTO register (revision) VALUES (0);
+CREATE TABLE plans (
+    plan_id  TEXT COLLATE "C" PRIMARY KEY,
+    document TEXT NOT NULL
+);
+
+ALTER TABLE flows DROP COLUMN outputs, ADD COLUMN plan TEXT COLLATE "C", ADD COLUMN parent TEXT,
+    ADD COLUMN deadline_at BIGINT, ADD COLUMN compensation TEXT;
+CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
+
+ALTER TABLE flow_inputs ADD COLUMN options TEXT NOT NULL DEFAULT '{}';
+
+ALTER TABLE flow_steps ADD COLUMN outputs TEXT, ADD COLUMN error TEXT, ADD COLUMN ready_at BIGINT,
+    ADD COLUMN due_at BIGINT, ADD COLUMN released INTEGER, ADD COLUMN redrives INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
+UPDATE flow_steps SET outputs = told.outputs, error = told.error
+FROM (
+    SELECT j.flow_id, e ->> 1 AS step_id, e -> 4 ->> 'outputs' AS outputs, e -> 4 ->> 'error' AS error
+    FROM journal AS j, json_array_elements(j.events::json) AS e
+    WHERE e ->> 0 IN ('step_completed', 'step_failed')
+) AS told
+WHERE flow_steps.flow_id = told.flow_id AND flow_steps.step_id = told.step_id;
+
+ALTER TABLE work ADD COLUMN arguments TEXT, ADD COLUMN redrive_of TEXT COLLATE "C", ADD COLUMN undoes TEXT COLLATE "C";
+CREATE INDEX work_failed ON work (step_id, recorded_at) WHERE status = 'failed';

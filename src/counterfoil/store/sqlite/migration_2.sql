@@ -1,0 +1,63 @@
+-- From version 2 to 3: flows are planned. What a step gave lies with the step; a flow names its plan, its parent, its deadline
+-- and its compensation; work may carry its own arguments. Outputs are taken from the journal as they stand there: what a
+-- flow had gathered of them is their sum.
+
+CREATE TABLE register (
+    only_one INTEGER PRIMARY KEY CHECK (only_one = 1),
+    revision INTEGER NOT NULL
+) STRICT;
+INSERT INTO register (only_one, revision) VALUES (1, 0);
+CREATE TABLE plans (
+    plan_id  TEXT PRIMARY KEY,
+    document TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+ALTER TABLE flows DROP COLUMN outputs;
+ALTER TABLE flows ADD COLUMN plan TEXT;
+ALTER TABLE flows ADD COLUMN parent TEXT;
+ALTER TABLE flows ADD COLUMN deadline_at INTEGER;
+ALTER TABLE flows ADD COLUMN compensation TEXT;
+CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
+
+ALTER TABLE flow_inputs ADD COLUMN options TEXT NOT NULL DEFAULT '{}';
+
+ALTER TABLE flow_steps RENAME TO flow_steps_before;
+CREATE TABLE flow_steps (
+    flow_id      TEXT NOT NULL,
+    step_id      TEXT NOT NULL,
+    version      TEXT NOT NULL,
+    status       TEXT NOT NULL
+        CHECK (status IN ('pending', 'active', 'completed', 'failed', 'skipped', 'cancelled')),
+    goal         INTEGER NOT NULL,
+    items        INTEGER NOT NULL,
+    open_items   INTEGER NOT NULL CHECK (open_items >= 0),
+    failed_items INTEGER NOT NULL,
+    started_at   INTEGER,
+    finished_at  INTEGER,
+    outputs      TEXT,
+    error        TEXT,
+    ready_at     INTEGER,
+    due_at       INTEGER,
+    released     INTEGER,
+    redrives     INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (flow_id, step_id)
+) STRICT, WITHOUT ROWID;
+INSERT INTO flow_steps (
+    flow_id, step_id, version, status, goal, items, open_items, failed_items, started_at, finished_at, outputs, error
+)
+SELECT b.flow_id, b.step_id, b.version, b.status, b.goal, b.items, b.open_items, b.failed_items, b.started_at,
+    b.finished_at,
+    (SELECT e.value ->> 4 ->> 'outputs' FROM journal AS j, json_each(j.events) AS e
+    WHERE j.flow_id = b.flow_id AND json_valid(j.events) AND e.value ->> 0 = 'step_completed'
+        AND e.value ->> 1 = b.step_id),
+    (SELECT e.value ->> 4 ->> 'error' FROM journal AS j, json_each(j.events) AS e
+    WHERE j.flow_id = b.flow_id AND json_valid(j.events) AND e.value ->> 0 = 'step_failed'
+        AND e.value ->> 1 = b.step_id)
+FROM flow_steps_before AS b;
+DROP TABLE flow_steps_before;
+CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
+
+ALTER TABLE work ADD COLUMN arguments TEXT;
+ALTER TABLE work ADD COLUMN redrive_of TEXT;
+ALTER TABLE work ADD COLUMN undoes TEXT;
+CREATE INDEX work_failed ON work (step_id, recorded_at) WHERE status = 'failed';
