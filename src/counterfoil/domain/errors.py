@@ -18,10 +18,13 @@ CounterfoilError
 │   │   └── UndecodableResult
 │   ├── InvalidStep
 │   ├── InvalidInput
-│   └── UnreachableGoal
+│   ├── UnreachableGoal
+│   └── PlanCycle
 ├── Conflict                the request is fine, but not now
 │   ├── FlowExists
-│   └── FlowFinal
+│   ├── FlowFinal
+│   ├── FlowNotFailed
+│   └── WorkNotFailed
 ├── Denied                  the caller is not who it must be
 │   ├── Unauthenticated
 │   ├── Forbidden
@@ -145,6 +148,11 @@ class UnreachableGoal(Invalid):
     default_message = "a goal needs inputs that nothing provides"
 
 
+class PlanCycle(Invalid):
+    code = "PLAN_CYCLE"
+    default_message = "steps wait for each other's outputs"
+
+
 class Conflict(CounterfoilError):
     """The request is well formed, but the present state does not allow it."""
 
@@ -157,6 +165,16 @@ class FlowExists(Conflict):
 class FlowFinal(Conflict):
     code = "FLOW_FINAL"
     default_message = "the flow has already ended, there is nothing left to cancel"
+
+
+class FlowNotFailed(Conflict):
+    code = "FLOW_NOT_FAILED"
+    default_message = "only a flow that has failed can go on from where it did"
+
+
+class WorkNotFailed(Conflict):
+    code = "WORK_NOT_FAILED"
+    default_message = "only work that has failed can be redriven"
 
 
 class Denied(CounterfoilError):

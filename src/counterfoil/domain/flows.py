@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
 
-from counterfoil.domain.errors import InvalidInput, UnreachableGoal
-from counterfoil.domain.steps import STEP_ID_PATTERN, NotYet, StepDefinition, has_type
+from counterfoil.domain.steps import STEP_ID_PATTERN, NotYet, PositiveMilliseconds, StepDefinition
+from counterfoil.domain.time import wire_time
 
 FLOW_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,199}$"
 
+
+def _time(value: Any) -> int:
+    if not isinstance(value, str):
+        raise ValueError("must be a string")  # noqa: TRY004 (pydantic makes an error of a ValueError)
+    return wire_time(value)
+
+
 StepId = Annotated[str, Field(pattern=STEP_ID_PATTERN)]
+WireTime = Annotated[int, BeforeValidator(_time), WithJsonSchema({"type": "string", "format": "date-time"})]
 LabelText = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
 LabelKey = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f:]+$")]
 
@@ -30,58 +39,79 @@ class StartFlow(BaseModel):
     on_conflict: Literal["reject"] = "reject"
     retain_key_for: str | int | None = "24h"
     init_keys: NotYet = None
-    deadline_ms: NotYet = None
-    on_deadline: NotYet = None
-    compensate: Literal[False] | None = None
+    deadline_ms: PositiveMilliseconds | None = None
+    on_deadline: Literal["fail", "cancel"] = "fail"
+    compensate: StrictBool = True
+
+    def options(self) -> dict[str, Any]:
+        """What the flow must remember of how it is to end, where that is not as usual."""
+        options: dict[str, Any] = {}
+        if self.deadline_ms is not None:
+            options["deadline_ms"] = self.deadline_ms
+            options["on_deadline"] = self.on_deadline
+        if not self.compensate:
+            options["compensate"] = False
+        return options
 
 
-def arguments_for(definition: StepDefinition, init: dict[str, Any]) -> dict[str, Any]:
-    """What the step is called with. A step without attributes takes all of init as it is."""
+class RedriveFilter(BaseModel):
+    """Which failed work: every field that is given must fit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step_id: StepId | None = None
+    error_code: Annotated[str, Field(max_length=128)] | None = None
+    since: WireTime | None = None
+    until: WireTime | None = None
+    label: Annotated[str, Field(max_length=400, pattern="^[^:]+:")] | None = None
+
+
+class RedriveRequest(BaseModel):
+    """``POST /api/v1/work/redrive``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    filter: RedriveFilter = RedriveFilter()
+    limit: Annotated[StrictInt, Field(ge=1, le=10_000)] = 1000
+    dry_run: StrictBool = False
+
+
+def arguments_for(definition: StepDefinition, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the step is called with, of the values that there are. A step without attributes takes all as they are."""
     if not definition.attributes:
-        return init
+        return dict(values)
     arguments: dict[str, Any] = {}
-    for name, attribute in definition.attributes.items():
+    for name, attribute in definition.inputs.items():
         if attribute.role == "const":
             arguments[name] = attribute.value
         elif attribute.role == "optional":
-            arguments[name] = init.get(name, attribute.default)
-        elif attribute.role == "required":
-            arguments[name] = init[name]
+            arguments[name] = values.get(name, attribute.default)
+        else:
+            arguments[name] = values[name]
     return arguments
 
 
-def check_inputs(steps: dict[str, StepDefinition], init: dict[str, Any]) -> None:
-    """Refuse a start whose goals lack a required input, or that gives one of the wrong type."""
-    missing = [
-        {"step_id": step_id, "attribute": name, "could_be_provided_by": []}
-        for step_id, definition in steps.items()
-        for name, attribute in definition.attributes.items()
-        if attribute.role == "required" and name not in init
-    ]
-    if missing:
-        names = ", ".join(f"{item['step_id']} needs {item['attribute']}" for item in missing)
-        raise UnreachableGoal(f"inputs are missing: {names}", missing=missing)
-    wrong = [
-        {"place": f"init.{name}", "message": f"step {step_id} takes {attribute.type} here"}
-        for step_id, definition in steps.items()
-        for name, attribute in definition.attributes.items()
-        if attribute.role in ("required", "optional") and name in init and not has_type(init[name], attribute.type)
-    ]
-    if wrong:
-        raise InvalidInput("a value is of the wrong type", errors=wrong)
+def invalid_inputs(definition: StepDefinition, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Which of the values that there are the step does not take, and why: name and problem."""
+    wrong = []
+    for name, attribute in definition.inputs.items():
+        if attribute.role != "const" and name in values and (problem := attribute.problem(values[name])):
+            wrong.append((name, problem))
+    return wrong
 
 
-def invalid_outputs(definition: StepDefinition, outputs: dict[str, Any]) -> list[dict[str, str]]:
-    """Which declared outputs are absent or of another type than declared."""
-    return [
-        {"attribute": name, "message": f"is not of type {wanted}" if name in outputs else "is missing"}
-        for name, wanted in definition.output_types.items()
-        if name not in outputs or not has_type(outputs[name], wanted)
-    ]
+def invalid_outputs(definition: StepDefinition, outputs: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Which declared outputs are absent or other than declared."""
+    wrong = []
+    for name, attribute in definition.outputs.items():
+        problem = attribute.problem(outputs[name]) if name in outputs else "is missing"
+        if problem:
+            wrong.append({"attribute": name, "message": problem})
+    return wrong
 
 
-def flow_outputs(definition: StepDefinition, outputs: dict[str, Any]) -> dict[str, Any]:
+def declared_outputs(definition: StepDefinition, outputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a step gives to its flow: everything, or what it declares."""
     if not definition.attributes:
-        return outputs
-    return {name: outputs[name] for name in definition.output_types if name in outputs}
+        return dict(outputs)
+    return {name: outputs[name] for name in definition.outputs if name in outputs}

@@ -19,3 +19,8 @@ def idempotency_key(
         stripped = rule.strip or ()
         kept = {name: value for name, value in arguments.items() if name not in stripped}
     return digest([[flow_id, item], step_id, kept])
+
+
+def undoing_key(key: str) -> str:
+    """The key of what undoes the work with this key: as stable as that, and another."""
+    return digest(["undo", key])

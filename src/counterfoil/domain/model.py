@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from counterfoil.domain.canonical import digest
+from counterfoil.domain.predicates import Predicate
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 
@@ -51,6 +53,12 @@ class Work(Record):
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     recorded_at: int | None = None
+    arguments: dict[str, Any] | None = None
+    """What it is called with; None: what follows from what the flow was started with."""
+    redrive_of: str | None = None
+    """The item that ended without success and that this one stands in for."""
+    undoes: str | None = None
+    """The item whose effect this one undoes; its arguments are then those of the other, with what that gave."""
 
 
 @dataclass(slots=True)
@@ -63,10 +71,24 @@ class StepRun(Record):
     status: StepStatus
     goal: bool
     items: int = 0
+    """Places of its lists: one for each element that it fans out over, or one."""
     open_items: int = 0
     failed_items: int = 0
     started_at: int | None = None
     finished_at: int | None = None
+    error: dict[str, Any] | None = None
+    ready_at: int | None = None
+    """Since when all that it requires is there, while it waits for something optional."""
+    due_at: int | None = None
+    """When it waits no longer."""
+    released: int | None = None
+    """The last item that was released to be sent; None: all were from the beginning."""
+    waiting_items: int = 0
+    """Open items that are not released yet, because so many of this flow's may be out at once."""
+    redrives: int = 0
+    outputs: dict[str, Any] | None = None
+    """What it gave to the flow. Only a completed step has any, and who loads a step for its counters does not load
+    them: a completed step changes no more."""
 
 
 @dataclass(slots=True)
@@ -77,9 +99,16 @@ class Flow(Record):
     status: FlowStatus
     created_at: int
     open_steps: int = 0
-    outputs: dict[str, Any] = field(default_factory=dict)
     error: dict[str, Any] | None = None
     finished_at: int | None = None
+    plan: str | None = None
+    """Its plan, by id; None: of a time when every step was a goal and took what the flow was started with."""
+    parent: dict[str, Any] | None = None
+    """The work item of another flow that this one is: flow_id, step_id, work_id, depth."""
+    deadline_at: int | None = None
+    compensation: dict[str, Any] | None = None
+    """How far it is undone: ``ending``, the state that comes after, and ``steps``, in the order of their undoing, each
+    with step_id, status, open and failed items. Never changed in place."""
 
 
 for _record in (Work, StepRun, Flow):
@@ -95,6 +124,12 @@ class FlowInputs:
     init: dict[str, Any]
     metadata: dict[str, Any]
     labels: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    """``deadline_ms``, ``on_deadline`` and ``compensate``, where the start said something of them."""
+
+
+UNDOING = "~"
+"""Ends the version of the step that undoes another: its definition follows from the other's."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +152,17 @@ class StepVersion:
             step_id=step_id,
             definition=definition,
             work=definition.work.resolve(defaults),
-            lane=f"{step_id}@{urlsplit(definition.endpoint).netloc.rpartition('@')[2].lower()}",
+            lane=f"{step_id}@{urlsplit(definition.endpoint or '').netloc.rpartition('@')[2].lower()}",
         )
+
+    def undoing(self, defaults: WorkDefaults) -> StepVersion:
+        """The version of the step that undoes this one."""
+        return StepVersion.of(self.step_id, self.definition.undoing(), defaults, self.version + UNDOING)
+
+    @cached_property
+    def predicate(self) -> Predicate | None:
+        """Asked of every item before it is made; None: the step always runs."""
+        return self.definition.compiled_predicate()
 
 
 def version_of(step_id: str, definition: StepDefinition) -> str:

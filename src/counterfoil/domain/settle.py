@@ -1,94 +1,255 @@
-"""Settle: bring a flow to its fixpoint after any change. The only place that ends steps and flows.
+"""Settle: bring a flow to its fixpoint after any change. The only place that begins and ends steps and flows.
 
-Every command that touches a flow's work calls ``settle`` once, whatever it did; no call site has to remember what
-comes next. It looks at what the command touched and at counters, never at all items, so its cost does not grow with
-the flow. Only ending a flow early looks at what is still open, in order to cancel it.
+Every command that touches a flow calls ``settle`` once, whatever it did; no call site has to remember what comes next.
+It looks at what the command touched, at counters, and at the neighbours of steps that have ended in the plan, never at
+all items or all steps; so its cost does not grow with the flow. Only ending a flow early looks at all that is open.
+
+A step that is not begun is in one of four situations, which follow from the states of the steps that it waits for:
+ready; waiting; skipped, because a value will never come and nothing went wrong; blocked, because something did. So no
+flow rests with nothing under way: who waits, waits for somebody who is open.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
+from counterfoil.domain.ending import cancel_items, end_early, go_on_undoing
 from counterfoil.domain.events import Event, EventType
-from counterfoil.domain.flows import flow_outputs
-from counterfoil.domain.model import CancelCall, Flow, StepRun, StepVersion, Work
-from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, StepStatus
-from counterfoil.domain.work import cancel
+from counterfoil.domain.model import Flow, StepRun, StepVersion, Work
+from counterfoil.domain.readiness import Blocked, Ready, Skipped, readiness
+from counterfoil.domain.results import StepResult
+from counterfoil.domain.running import outputs_of, release_items, start_step, step_event
+from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, OPEN_STEPS, FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.view import FlowView
+from counterfoil.domain.work import child_failed, child_succeeded
 
 
-class FlowView(Protocol):
-    """What settling needs to see, and how it changes things: by recording events."""
+def settle(view: FlowView, flow_id: str, now: int, *, look_at: Iterable[str] = ()) -> None:
+    """Begin and end everything of a flow that can be, and of the flows around and inside it.
 
-    def flow(self, flow_id: str) -> Flow: ...
-    def step_run(self, flow_id: str, step_id: str) -> StepRun: ...
-    def version(self, version: str) -> StepVersion: ...
-    def touched_work(self, flow_id: str) -> list[Work]: ...
-    def open_work(self, flow_id: str) -> list[Work]: ...
-    def open_steps(self, flow_id: str) -> list[StepRun]: ...
-    def record(self, event: Event) -> None: ...
-    def call_later(self, call: CancelCall) -> None: ...
+    ``look_at``: steps that may have become ready though nothing that they wait for has changed.
+    """
+    flows = deque([(flow_id, tuple(look_at))])
+    while flows:
+        flow_id, steps = flows.popleft()
+        settling = _Settling(view, flow_id, now)
+        settling.run(steps)
+        for child in settling.children:
+            flows.append((child, tuple(view.plan_of(view.flow(child)).steps)))
+        flow = view.flow(flow_id)
+        if flow.parent is not None and flow.status in FINAL_FLOWS and _tell_parent(view, flow, now):
+            flows.append((flow.parent["flow_id"], ()))
 
 
-def settle(view: FlowView, flow_id: str, now: int) -> None:
-    """End every step whose items allow it, then the flow if its steps do."""
-    if view.flow(flow_id).status in FINAL_FLOWS:
-        return
-    for work in view.touched_work(flow_id):
-        step = view.step_run(flow_id, work.step_id)
-        if step.status in FINAL_STEPS:
-            continue
-        if step.failed_items:
-            view.record(_step_event(step, EventType.STEP_FAILED, now, {"error": work.error}))
-            error = {**(work.error or {}), "step_id": step.step_id, "work_id": work.work_id}
-            if step.goal:
-                end_early(view, flow_id, now, EventType.FLOW_FAILED, {"error": error}, "the flow failed")
-                return
+def begin(view: FlowView, flow_id: str, now: int) -> None:
+    """Settle a flow that has just been launched."""
+    settle(view, flow_id, now, look_at=view.plan_of(view.flow(flow_id)).steps)
+
+
+class _Settling:
+    """One flow on its way to its fixpoint."""
+
+    def __init__(self, view: FlowView, flow_id: str, now: int) -> None:
+        self._view = view
+        self._flow_id = flow_id
+        self._now = now
+        self._plan = view.plan_of(view.flow(flow_id))
+        self._ended: deque[str] = deque()
+        """Steps whose end has not been told to their neighbours yet."""
+        self.children: list[str] = []
+        """Flows that began inside this one."""
+
+    def run(self, look_at: tuple[str, ...]) -> None:
+        view, flow_id = self._view, self._flow_id
+        if view.flow(flow_id).status is FlowStatus.COMPENSATING:
+            go_on_undoing(view, flow_id, self._now)
+        if not self._is_active():
+            return
+        for work in view.touched_work(flow_id):
+            if work.undoes is None:
+                self._count(work)
+        for step_id in look_at:
+            self._look(step_id)
+        while self._ended and self._is_active():
+            self._tell_neighbours(self._ended.popleft())
+        if self._is_active() and view.flow(flow_id).open_steps == 0:
+            view.record(Event(EventType.FLOW_COMPLETED, self._now, flow_id))
+
+    def _is_active(self) -> bool:
+        return self._view.flow(self._flow_id).status is FlowStatus.ACTIVE
+
+    def _step(self, step_id: str) -> StepRun:
+        return self._view.step_run(self._flow_id, step_id)
+
+    # Steps under way ----------------------------------------------------------------------------------------------
+
+    def _count(self, work: Work) -> None:
+        """What the state of an item means for its step."""
+        step = self._step(work.step_id)
+        if step.status is not StepStatus.ACTIVE or not self._is_active():
+            return
+        version = self._view.version(step.version)
+        if step.failed_items and version.definition.fail_fast:
+            if work.status is WorkStatus.FAILED:
+                self._fail(step, work)
         elif step.open_items == 0:
-            definition = view.version(step.version).definition
-            outputs = flow_outputs(definition, (work.result or {}).get("outputs") or {})
-            view.record(_step_event(step, EventType.STEP_COMPLETED, now, {"outputs": outputs}))
-    flow = view.flow(flow_id)
-    if flow.open_steps == 0:
-        view.record(Event(EventType.FLOW_COMPLETED, now, flow_id, data={"outputs": flow.outputs}))
+            self._complete(step, version, work)
+        elif step.waiting_items:
+            self.children += release_items(self._view, step, version, self._now)
+
+    def _fail(self, step: StepRun, work: Work) -> None:
+        if step.open_items:
+            others = [item for item in self._view.open_work(self._flow_id) if item.step_id == step.step_id]
+            cancel_items(self._view, others, self._now, "another item of the step failed")
+        error = {**(work.error or {}), "step_id": step.step_id, "work_id": work.work_id}
+        self._view.record(step_event(step, EventType.STEP_FAILED, self._now, {"error": error}))
+        self._after(step.step_id)
+
+    def _complete(self, step: StepRun, version: StepVersion, last: Work | None) -> None:
+        outputs = outputs_of(self._view, step, version, last)
+        for name in self._given_already(step.step_id, outputs):
+            del outputs[name]
+        self._view.record(step_event(step, EventType.STEP_COMPLETED, self._now, {"outputs": outputs}))
+        self._after(step.step_id)
+
+    def _given_already(self, step_id: str, outputs: dict[str, Any]) -> list[str]:
+        """Values that another step gave before: the first outcome wins."""
+        plan, view = self._plan, self._view
+        rivals: dict[str, Iterable[str]] = {name: plan.rivals[name] for name in outputs if name in plan.rivals}
+        if plan.gives_anything:
+            rivals = dict.fromkeys(outputs, plan.steps)
+        if not rivals:
+            return []
+        view.want_steps(self._flow_id, {other for others in rivals.values() for other in others})
+        return [
+            name
+            for name, others in rivals.items()
+            if any(
+                other != step_id
+                and self._step(other).status is StepStatus.COMPLETED
+                and name in view.outputs(self._flow_id, other)
+                for other in others
+            )
+        ]
+
+    # Steps that wait ----------------------------------------------------------------------------------------------
+
+    def _after(self, step_id: str) -> None:
+        """A step has ended. A goal that has failed takes the flow with it."""
+        step = self._step(step_id)
+        if step.goal and step.error is not None and step.status in (StepStatus.FAILED, StepStatus.CANCELLED):
+            compensate = self._view.inputs(self._flow_id).options.get("compensate", True)
+            reason = "the flow failed"
+            end_early(self._view, self._flow_id, self._now, "failed", reason, step.error, compensate=compensate)
+        else:
+            self._ended.append(step_id)
+
+    def _tell_neighbours(self, step_id: str) -> None:
+        near = self._plan.neighbours.get(step_id)
+        if near:
+            self._view.want_steps(self._flow_id, near)
+            for consumer in self._plan.consumers[step_id]:
+                if self._is_active():
+                    self._look(consumer)
+        if self._is_active():
+            self._let_go_of_sources(step_id)
+
+    def _look(self, step_id: str) -> None:
+        """Begin a step, or end it, or leave it as it is: whatever follows from the steps that it waits for."""
+        step = self._step(step_id)
+        if step.status is not StepStatus.PENDING or not self._is_active():
+            return
+        situation = readiness(self._view, self._plan, step, self._now)
+        if isinstance(situation, Ready):
+            self._start(step)
+        elif isinstance(situation, Skipped):
+            self._view.record(step_event(step, EventType.STEP_SKIPPED, self._now, {"reason": situation.reason}))
+            self._after(step_id)
+        elif isinstance(situation, Blocked):
+            data = {"reason": situation.reason, "error": situation.error}
+            self._view.record(step_event(step, EventType.STEP_CANCELLED, self._now, data))
+            self._after(step_id)
+        elif (step.ready_at, step.due_at) != (situation.ready_at, situation.until):
+            clock = {"ready_at": situation.ready_at, "until": situation.until}
+            self._view.record(step_event(step, EventType.STEP_WAITING, self._now, clock))
+
+    def _start(self, step: StepRun) -> None:
+        self.children += start_step(self._view, step, self._now)
+        step = self._step(step.step_id)
+        if step.status in FINAL_STEPS:
+            self._after(step.step_id)
+            return
+        if step.open_items == 0:  # all its items were skipped, or there are none
+            self._complete(step, self._view.version(step.version), None)
+        else:
+            self._count_new(step)
+        self._let_go_of_sources(step.step_id)
+
+    def _count_new(self, step: StepRun) -> None:
+        """An item may have ended before it began: a flow that could not be planned."""
+        for work in self._view.touched_work(self._flow_id):
+            if work.step_id == step.step_id and work.undoes is None and work.status is WorkStatus.FAILED:
+                self._count(work)
+
+    # Steps that nobody needs any more -----------------------------------------------------------------------------
+
+    def _let_go_of_sources(self, step_id: str) -> None:
+        """A step has begun or ended: whom it waited for is perhaps needed by nobody now.
+
+        Who has not begun is left out. Who has, may finish, unless he has lost: the step wanted only some of several.
+        """
+        sources = self._plan.sources.get(step_id, ())
+        still_open = [source for source in sources if self._step(source).status in OPEN_STEPS]
+        for source in still_open:
+            step = self._step(source)
+            if step.goal or not self._is_active():
+                continue
+            consumers = self._plan.consumers[source]
+            self._view.want_steps(self._flow_id, consumers)
+            if any(self._step(consumer).status is StepStatus.PENDING for consumer in consumers):
+                continue
+            lost = source in self._plan.waits.get(step_id, {}).get("of", ())
+            self._leave_out(step, lost=lost, consumers=consumers)
+
+    def _leave_out(self, step: StepRun, *, lost: bool, consumers: tuple[str, ...]) -> None:
+        reason = "enough others have completed" if lost else "its outputs are no longer needed"
+        if step.status is StepStatus.ACTIVE:
+            if not lost:
+                return
+            items = [work for work in self._view.open_work(self._flow_id) if work.step_id == step.step_id]
+            cancel_items(self._view, items, self._now, reason)
+        blocked = any(self._step(consumer).status is StepStatus.CANCELLED for consumer in consumers)
+        kind = EventType.STEP_CANCELLED if lost or blocked else EventType.STEP_SKIPPED
+        self._view.record(step_event(step, kind, self._now, {"reason": reason}))
+        self._after(step.step_id)
 
 
-def end_early(view: FlowView, flow_id: str, now: int, ending: EventType, data: dict[str, Any], reason: str) -> None:
-    """End a flow before all its steps have ended: what is open becomes cancelled, workers are told."""
-    if view.flow(flow_id).open_steps:
-        _cancel_work(view, view.open_work(flow_id), now, reason)
-        for step in view.open_steps(flow_id):
-            view.record(_step_event(step, EventType.STEP_CANCELLED, now, {"reason": reason}))
-    view.record(Event(ending, now, flow_id, data=data))
+def _tell_parent(view: FlowView, flow: Flow, now: int) -> bool:
+    """The end of an inner flow is the outcome of the work item that it is; False if that has one already."""
+    assert flow.parent is not None
+    work = view.work(flow.parent["work_id"])
+    if work.status is not WorkStatus.ACTIVE:
+        return False
+    version = view.version(work.version)
+    if flow.status is FlowStatus.COMPLETED:
+        assert version.definition.flow is not None
+        wanted = version.definition.flow.outputs
+        values = _values_of(view, flow, wanted.values())
+        result = StepResult(success=True, outputs={name: values.get(source) for name, source in wanted.items()})
+        view.record(child_succeeded(work, version, result, now))
+    else:
+        view.record(child_failed(work, flow, now))
+    return True
 
 
-def _cancel_work(view: FlowView, open_work: Iterable[Work], now: int, reason: str) -> None:
-    for work in open_work:
-        view.record(cancel(work, now, reason))
-        cancel_url = view.version(work.version).definition.cancel_url
-        if cancel_url and work.attempt:
-            view.call_later(_cancel_call(work, cancel_url, now, reason))
-
-
-def _cancel_call(work: Work, url: str, now: int, reason: str) -> CancelCall:
-    """What the worker is told: ids and key by which it knows the job, but never the receipt."""
-    body = {
-        "cancelled": True,
-        "reason": reason,
-        "metadata": {
-            "flow_id": work.flow_id,
-            "step_id": work.step_id,
-            "work_id": work.work_id,
-            "attempt": work.attempt,
-            "idempotency_key": work.idempotency_key,
-        },
-    }
-    return CancelCall(work.work_id, work.flow_id, work.step_id, work.work_id, url, body, attempt=0, due_at=now)
-
-
-def _step_event(step: StepRun, event_type: EventType, now: int, data: dict[str, Any]) -> Event:
-    return Event(event_type, now, step.flow_id, step.step_id, data=data)
-
-
-def step_is_open(step: StepRun) -> bool:
-    return step.status in (StepStatus.PENDING, StepStatus.ACTIVE)
+def _values_of(view: FlowView, flow: Flow, names: Iterable[str]) -> dict[str, Any]:
+    """Values of a flow that has completed: what its steps gave, and what it was started with."""
+    wanted = set(names)
+    values = {name: value for name, value in view.inputs(flow.flow_id).init.items() if name in wanted}
+    for step in view.steps_of(flow.flow_id):
+        if step.status is StepStatus.COMPLETED:
+            outputs = view.outputs(flow.flow_id, step.step_id)
+            values.update({name: outputs[name] for name in wanted & outputs.keys()})
+    return values

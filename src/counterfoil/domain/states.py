@@ -55,10 +55,11 @@ WORK_MOVES: dict[WorkStatus, frozenset[WorkStatus]] = {
 STEP_MOVES: dict[StepStatus, frozenset[StepStatus]] = {
     StepStatus.PENDING: frozenset({StepStatus.ACTIVE, StepStatus.SKIPPED, StepStatus.CANCELLED}),
     StepStatus.ACTIVE: frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED}),
-    StepStatus.COMPLETED: frozenset(),
-    StepStatus.FAILED: frozenset(),
+    # Only by redrive: a step that was undone is completed no longer.
+    StepStatus.COMPLETED: frozenset({StepStatus.PENDING}),
+    StepStatus.FAILED: frozenset({StepStatus.PENDING}),
     StepStatus.SKIPPED: frozenset(),
-    StepStatus.CANCELLED: frozenset(),
+    StepStatus.CANCELLED: frozenset({StepStatus.PENDING}),
 }
 
 FLOW_MOVES: dict[FlowStatus, frozenset[FlowStatus]] = {
@@ -74,6 +75,7 @@ FLOW_MOVES: dict[FlowStatus, frozenset[FlowStatus]] = {
 FINAL_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED})
 OPEN_WORK = frozenset(WorkStatus) - FINAL_WORK
 FINAL_STEPS = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
+OPEN_STEPS = frozenset(StepStatus) - FINAL_STEPS
 FINAL_FLOWS = frozenset({FlowStatus.COMPLETED, FlowStatus.FAILED, FlowStatus.CANCELLED})
 
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterable
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
 from pydantic.functional_validators import AfterValidator
+
+from counterfoil.domain.attributes import YEAR_MS, Attribute, Definition
+from counterfoil.domain.predicates import Predicate
 
 STEP_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
 HOUR_MS = 3_600_000
-YEAR_MS = 365 * 24 * HOUR_MS
+DEEPEST_FLOW = 16
+"""How deep flows may lie in each other."""
 
 _WINDOW = re.compile(r"forever|[1-9][0-9]{0,5}[smhd]")
 
@@ -42,44 +48,12 @@ HttpUrl = Annotated[str, Field(max_length=2048), AfterValidator(_http_url)]
 NotYet = Annotated[None, BeforeValidator(_not_yet)]
 """A field of the contract whose feature does not exist yet: refused rather than ignored."""
 
-ValueType = Literal["string", "number", "boolean", "object", "array", "any"]
 Milliseconds = Annotated[StrictInt, Field(ge=0, le=YEAR_MS)]
 PositiveMilliseconds = Annotated[StrictInt, Field(ge=1, le=YEAR_MS)]
+AttributeName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class _Definition(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Attribute(_Definition):
-    """A named value that a step takes or gives."""
-
-    role: Literal["required", "optional", "const", "output"]
-    type: ValueType = "any"
-    default: Any = None
-    value: Any = None
-    for_each: Literal[False] = False
-    timeout_ms: NotYet = None
-    json_schema: NotYet = Field(default=None, alias="schema")
-    priority: StrictInt = 0
-
-    @model_validator(mode="after")
-    def _fits_its_role(self) -> Self:
-        given = self.model_fields_set
-        if "default" in given and self.role != "optional":
-            raise ValueError("default: only an optional attribute has one")
-        if "value" in given and self.role != "const":
-            raise ValueError("value: only a const attribute has one")
-        if self.role == "const" and "value" not in given:
-            raise ValueError("value: a const attribute needs one")
-        if self.role == "optional" and self.default is not None and not has_type(self.default, self.type):
-            raise ValueError(f"default: must be of type {self.type}")
-        if self.role == "const" and not has_type(self.value, self.type):
-            raise ValueError(f"value: must be of type {self.type}")
-        return self
-
-
-class WorkDefaults(_Definition):
+class WorkDefaults(Definition):
     """How often, how long and how many at once: complete, as the engine's settings have it."""
 
     max_retries: Annotated[StrictInt, Field(ge=-1, le=1_000_000)] = 5
@@ -98,7 +72,7 @@ class WorkDefaults(_Definition):
         return None if self.max_retries < 0 else self.max_retries + 1
 
 
-class WorkConfig(_Definition):
+class WorkConfig(Definition):
     """The same, as a step gives it: what is absent (or null, where null means nothing) is inherited."""
 
     max_retries: Annotated[StrictInt, Field(ge=-1, le=1_000_000)] | None = None
@@ -123,7 +97,7 @@ class WorkConfig(_Definition):
         return defaults.model_copy(update=own)
 
 
-class KeyRule(_Definition):
+class KeyRule(Definition):
     """Which arguments make up the idempotency key: those kept, or all but those stripped."""
 
     keep: list[str] | None = None
@@ -136,7 +110,7 @@ class KeyRule(_Definition):
         return self
 
 
-class Effect(_Definition):
+class Effect(Definition):
     """What may happen when the outcome of an attempt is unknown."""
 
     policy: Literal["pure", "idempotent"] = "idempotent"
@@ -145,26 +119,68 @@ class Effect(_Definition):
     window: Annotated[str, AfterValidator(_window)] | None = None
 
 
-class Control(_Definition):
+class Control(Definition):
     """What must agree before a dispatch."""
 
     approval: NotYet = None
 
 
-class StepDefinition(_Definition):
+class FanOut(Definition):
+    """How a step with ``for_each`` attributes makes one work item of each element."""
+
+    mode: Literal["product", "zip"] = "product"
+    parallelism: Annotated[StrictInt, Field(ge=1)] | None = None
+    """Active items of this step in one flow, those waiting for a callback included."""
+    on_failure: Literal["fail_fast", "collect"] = "fail_fast"
+    max_items: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 10_000
+
+
+class SubFlow(Definition):
+    """The flow that a step of kind ``flow`` is: its goals, and what goes in and comes out under which name."""
+
+    goals: Annotated[list[Annotated[str, Field(pattern=STEP_ID_PATTERN)]], Field(min_length=1, max_length=64)]
+    inputs: dict[AttributeName, AttributeName] = {}
+    outputs: dict[AttributeName, AttributeName] = {}
+
+
+class Compensation(Definition):
+    """How what a step did is undone."""
+
+    endpoint: HttpUrl
+    kind: Literal["async", "sync"] = "sync"
+    work: WorkConfig = WorkConfig()
+
+
+class WaitFor(Definition):
+    """A step that waits until some of others have completed."""
+
+    any: Annotated[StrictInt, Field(ge=1)] = 1
+    of: Annotated[list[Annotated[str, Field(pattern=STEP_ID_PATTERN)]], Field(min_length=1, max_length=64)]
+
+    @model_validator(mode="after")
+    def _can_be_fulfilled(self) -> Self:
+        if len(set(self.of)) != len(self.of):
+            raise ValueError("of: names a step twice")
+        if self.any > len(self.of):
+            raise ValueError("any: must not be more than the steps that are waited for")
+        return self
+
+
+class StepDefinition(Definition):
     """A step as it is registered: ``PUT /api/v1/steps/{step_id}``."""
 
-    kind: Literal["async", "sync"] = "async"
+    kind: Literal["async", "sync", "flow"] = "async"
     name: Annotated[str, Field(max_length=256)] | None = None
-    endpoint: HttpUrl
-    attributes: Annotated[
-        dict[Annotated[str, Field(min_length=1, max_length=128)], Attribute], Field(max_length=256)
-    ] = {}
+    endpoint: HttpUrl | None = None
+    flow: SubFlow | None = None
+    attributes: Annotated[dict[AttributeName, Attribute], Field(max_length=256)] = {}
+    fan_out: FanOut = FanOut()
+    wait_for: WaitFor | None = None
     work: WorkConfig = WorkConfig()
     effect: Effect = Effect()
     control: Control = Control()
-    predicate: NotYet = None
-    compensate: NotYet = None
+    predicate: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    compensate: Compensation | None = None
     status_url: NotYet = None
     cancel_url: HttpUrl | None = None
     duplicate_status: Literal[200, 400] = 400
@@ -172,32 +188,91 @@ class StepDefinition(_Definition):
     labels: Annotated[dict[str, str], Field(max_length=32)] = {}
 
     @model_validator(mode="after")
-    def _keeps_what_it_has(self) -> Self:
-        kept = self.effect.key.keep or []
-        inputs = {name for name, attribute in self.attributes.items() if attribute.role != "output"}
-        unknown = sorted(set(kept) - inputs) if self.attributes else []
-        if unknown:
-            raise ValueError(f"effect.key.keep: the step takes no {', '.join(unknown)}")
+    def _is_of_its_kind(self) -> Self:
+        if self.kind == "flow":
+            if self.flow is None:
+                raise ValueError("flow: is required for a step of kind flow")
+            if self.endpoint is not None:
+                raise ValueError("endpoint: a step of kind flow calls none")
+            _known("flow.inputs", self.flow.inputs.values(), self.input_names, "takes")
+            _known("flow.outputs", self.flow.outputs, self.outputs, "gives")
+            unmapped = sorted(self.outputs.keys() - self.flow.outputs.keys())
+            if unmapped:
+                raise ValueError(f"flow.outputs: nothing is mapped to {', '.join(unmapped)}")
+        elif self.flow is not None:
+            raise ValueError("flow: only a step of kind flow has one")
+        elif self.endpoint is None:
+            raise ValueError("endpoint: is required")
         return self
 
+    @model_validator(mode="after")
+    def _names_what_it_has(self) -> Self:
+        if self.attributes:
+            _known("effect.key.keep", self.effect.key.keep or (), self.input_names, "takes")
+        if self.predicate is not None:
+            try:
+                self.compiled_predicate()
+            except ValueError as error:
+                raise ValueError(f"predicate: {error}") from None
+        if "fan_out" in self.model_fields_set and not self.fans_out:
+            raise ValueError("fan_out: no attribute has for_each")
+        return self
+
+    def compiled_predicate(self) -> Predicate | None:
+        """The predicate, ready to be asked. Compiling takes a while: see ``StepVersion.predicate``."""
+        if self.predicate is None:
+            return None
+        types = {
+            name: attribute.type if not (attribute.for_each and attribute.type == "array") else "any"
+            for name, attribute in self.inputs.items()
+        }
+        return Predicate.compile(self.predicate, types)
+
+    @cached_property
+    def inputs(self) -> dict[str, Attribute]:
+        """What the step declares to take, constants included."""
+        return {name: attribute for name, attribute in self.attributes.items() if attribute.role != "output"}
+
+    @cached_property
+    def outputs(self) -> dict[str, Attribute]:
+        """What the step declares to give."""
+        return {name: attribute for name, attribute in self.attributes.items() if attribute.role == "output"}
+
+    @cached_property
+    def input_names(self) -> frozenset[str]:
+        return frozenset(self.inputs)
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        return tuple(name for name, attribute in self.attributes.items() if attribute.role == "required")
+
+    @cached_property
+    def fanned_out(self) -> tuple[str, ...]:
+        """The attributes that the step fans out over, in their order."""
+        return tuple(name for name, attribute in self.attributes.items() if attribute.for_each)
+
     @property
-    def output_types(self) -> dict[str, ValueType]:
-        """The outputs that the step declares, each with its type."""
-        return {name: a.type for name, a in self.attributes.items() if a.role == "output"}
+    def fans_out(self) -> bool:
+        return bool(self.fanned_out)
+
+    @property
+    def fail_fast(self) -> bool:
+        """Whether the step fails with its first item that does."""
+        return not self.fans_out or self.fan_out.on_failure == "fail_fast"
+
+    def undoing(self) -> StepDefinition:
+        """The step that undoes this one, as a definition of its own: it is dispatched, retried and reported alike."""
+        assert self.compensate is not None
+        return StepDefinition(
+            kind=self.compensate.kind,
+            endpoint=self.compensate.endpoint,
+            work=self.compensate.work,
+            duplicate_status=self.duplicate_status,
+            require_signature=self.require_signature,
+        )
 
 
-_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
-    "string": str,
-    "number": (int, float),
-    "object": dict,
-    "array": list,
-}
-
-
-def has_type(value: Any, wanted: ValueType) -> bool:
-    """Whether a JSON value is of a declared type; booleans are no numbers, null fits only any."""
-    if wanted == "any":
-        return True
-    if wanted == "boolean":
-        return isinstance(value, bool)
-    return isinstance(value, _JSON_TYPES[wanted]) and not isinstance(value, bool)
+def _known(place: str, names: Iterable[str], known: Container[str], verb: str) -> None:
+    unknown = sorted(name for name in names if name not in known)
+    if unknown:
+        raise ValueError(f"{place}: the step {verb} no {', '.join(unknown)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -9,6 +10,7 @@ from functools import lru_cache
 Clock = Callable[[], int]
 """Tells the time in milliseconds; injected everywhere, so that tests can move it."""
 
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?)([Zz]|[+ -]\d\d:\d\d)", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -34,3 +36,15 @@ def parse_rfc3339(text: str) -> int:
     if moment.tzinfo is None:
         raise ValueError("the time needs a zone, such as Z")
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def wire_time(text: str) -> int:
+    """Milliseconds of a time as clients send it; raises ValueError with a message for them."""
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        raise ValueError("must be a time with a zone (RFC 3339), such as 2026-11-16T14:26:10Z")
+    zone = found[2].replace(" ", "+")  # a plus that was not escaped arrives as a space
+    try:
+        return parse_rfc3339(f"{found[1]}{zone}".upper())
+    except (ValueError, OverflowError):
+        raise ValueError("is a time that no calendar has") from None

@@ -12,7 +12,7 @@ from typing import Any
 from counterfoil.domain.errors import AlreadyFailed, AlreadySucceeded, ConflictingResult, WorkCancelled, WorkNotActive
 from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.flows import invalid_outputs
-from counterfoil.domain.model import StepVersion, Work
+from counterfoil.domain.model import Flow, StepVersion, Work
 from counterfoil.domain.results import Heartbeat, StepResult, same_result
 from counterfoil.domain.retry import backoff_ms, retries_left
 from counterfoil.domain.states import FINAL_WORK, WorkStatus
@@ -106,13 +106,32 @@ def report(
     if not result.success:
         error = {"code": "STEP_FAILED", "message": result.error or "the step failed without saying why"}
         return Verdict.ACCEPTED, [_failed(work, now, error, result, via)]
+    return Verdict.ACCEPTED, [_succeeded(work, step, result, now, via)]
+
+
+def _succeeded(work: Work, step: StepVersion, result: StepResult, now: int, via: str) -> Event:
+    """Success, unless the outputs are not what the step declares."""
     wrong = invalid_outputs(step.definition, result.outputs or {}) if step.definition.attributes else []
     if wrong:
         text = "; ".join(f"{item['attribute']} {item['message']}" for item in wrong)
         invalid = {"code": "INVALID_OUTPUT", "message": text, "attribute": wrong[0]["attribute"], "errors": wrong}
-        return Verdict.ACCEPTED, [_failed(work, now, invalid, result, via)]
-    data = {"result": result.reported(), "via": via}
-    return Verdict.ACCEPTED, [work_event(work, EventType.WORK_SUCCEEDED, now, data)]
+        return _failed(work, now, invalid, result, via)
+    return work_event(work, EventType.WORK_SUCCEEDED, now, {"result": result.reported(), "via": via})
+
+
+def child_succeeded(work: Work, step: StepVersion, result: StepResult, now: int) -> Event:
+    """The flow that the item is has completed."""
+    return _succeeded(work, step, result, now, "flow")
+
+
+def child_failed(work: Work, child: Flow, now: int) -> Event:
+    """The flow that the item is has ended otherwise."""
+    told = (child.error or {}).get("message")
+    message = f"the flow inside has {child.status}" + (f": {told}" if told else "")
+    error: dict[str, Any] = {"code": f"CHILD_{child.status.upper()}", "message": message, "flow_id": child.flow_id}
+    if child.error is not None:
+        error["cause"] = child.error
+    return _failed(work, now, error, None, "flow")
 
 
 def give_back(

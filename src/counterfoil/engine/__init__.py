@@ -1,6 +1,7 @@
 """Use cases: one file each, all of them behind ``Engine``."""
 
-from counterfoil.engine.context import EngineContext, new_id, system_clock
+from counterfoil.engine.context import EngineContext, system_clock
 from counterfoil.engine.engine import Engine, Limits
+from counterfoil.store.world import new_id
 
 __all__ = ["Engine", "EngineContext", "Limits", "new_id", "system_clock"]

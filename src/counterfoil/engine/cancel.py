@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from counterfoil.domain.errors import FlowFinal
+from counterfoil.domain.ending import end_early
 from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.model import CancelCall
-from counterfoil.domain.settle import end_early
+from counterfoil.domain.settle import settle
 from counterfoil.domain.states import FINAL_FLOWS, FlowStatus
 from counterfoil.store.needs import Needs
 from counterfoil.store.world import World
@@ -18,17 +19,21 @@ class Cancel:
     """``POST /api/v1/flows/{id}/cancel``: open work becomes cancelled. Again on a cancelled flow changes nothing."""
 
     flow_id: str
+    compensate: bool = False
+    """Whether what the flow did is to be undone. A flow that is being undone already goes on with it, or gives it up."""
 
     def needs(self, needs: Needs) -> None:
         needs.open_flows.add(self.flow_id)
 
     def decide(self, world: World, now: int) -> None:
         flow = world.flow(self.flow_id)
-        if flow.status is FlowStatus.CANCELLED:
+        if flow.status is FlowStatus.CANCELLED or (flow.status is FlowStatus.COMPENSATING and self.compensate):
             return
         if flow.status in FINAL_FLOWS:
             raise FlowFinal(f"the flow has already {flow.status}", flow_id=flow.flow_id, status=flow.status)
-        end_early(world, self.flow_id, now, EventType.FLOW_CANCELLED, {}, "the flow was cancelled")
+        reason = "the flow was cancelled"
+        end_early(world, self.flow_id, now, "cancelled", reason, flow.error, compensate=self.compensate)
+        settle(world, self.flow_id, now)
 
 
 @dataclass

@@ -7,21 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from uuid_utils import uuid7
-
 from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
+from counterfoil.domain.view import FlowRules
 from counterfoil.domain.work import RetryRules
+from counterfoil.store.known import Known
+from counterfoil.store.world import new_id
 
 
 def system_clock() -> int:
     return time.time_ns() // 1_000_000
-
-
-def new_id() -> str:
-    """A name that is unique everywhere, and sorts by when it was made."""
-    return uuid7().hex
 
 
 @dataclass
@@ -36,6 +32,12 @@ class EngineContext:
     draw: Callable[[], float] = random.random
     node_id: str = field(default_factory=new_id)
     webhook_base_url: str = ""
+    rules: FlowRules = field(default_factory=FlowRules)
+    known: Known = field(init=False)
+    """Definitions, plans and the register, as far as this node has met them."""
+
+    def __post_init__(self) -> None:
+        self.known = Known(defaults=self.defaults)
 
     def retry_rules(self) -> RetryRules:
         """Drawn before the decision, so that the decision itself has no dice in it."""

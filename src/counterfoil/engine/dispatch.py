@@ -133,6 +133,8 @@ class Dispatcher:
 
     def prepare(self, world: World) -> None:
         world.node_id = self._context.node_id
+        world.new_id = self._context.new_id
+        world.rules = self._context.rules
         if not self._stopping and self._lease.held:
             world.capacity = BatchCapacity(self.slots)
 
@@ -169,6 +171,7 @@ class Dispatcher:
     async def _attempt(self, work: Work, step: StepVersion, inputs: FlowInputs) -> None:
         try:
             body = dump_json(self._request(work, step, inputs))
+            assert step.definition.endpoint is not None, "only what has an endpoint is dispatched"
             reply = await self._transport.post(
                 step.definition.endpoint,
                 body=body,
@@ -183,7 +186,7 @@ class Dispatcher:
             self.slots.release(work.lane)
             if self.slots.waiting:
                 self.freed()
-        outcome = classify(reply, step.definition.kind)
+        outcome = classify(reply, "async" if step.definition.kind == "async" else "sync")
         await self._record(RecordReply(work, outcome, reply.status, self._context.retry_rules()), work)
 
     def _may_send(self, work: Work) -> bool:
@@ -230,7 +233,10 @@ class Dispatcher:
         else:
             for name in ("webhook_url", "heartbeat_url", "deadline_at"):
                 metadata.pop(name, None)
-        return {"arguments": arguments_for(definition, inputs.init), "metadata": metadata}
+        if work.undoes is not None:
+            return {**(work.arguments or {}), "metadata": {**metadata, "compensating": True, "undoes": work.undoes}}
+        arguments = work.arguments if work.arguments is not None else arguments_for(definition, inputs.init)
+        return {"arguments": arguments, "metadata": metadata}
 
     def _headers(self, work: Work, body: bytes) -> dict[str, str]:
         headers = {

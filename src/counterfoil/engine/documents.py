@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from counterfoil.domain.jsontext import dump_json, parse_json
+from counterfoil.domain.planning import Plan
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.store.protocol import Row
@@ -46,14 +47,14 @@ def registered_step(
     }
 
 
-def listed_flow(row: Row) -> Document:
+def listed_flow(row: Row, outputs: Document) -> Document:
     """A flow in a list: its own state, without its steps."""
-    _, flow_id, status, goals, created_at, outputs, error, finished_at, metadata, labels = row
+    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels = row
     return {
         "flow_id": flow_id,
         "status": status,
         "goals": fragment(goals),
-        "outputs": fragment(outputs, "{}"),
+        "outputs": outputs,
         "error": fragment(error),
         "metadata": fragment(metadata),
         "labels": fragment(labels),
@@ -62,9 +63,72 @@ def listed_flow(row: Row) -> Document:
     }
 
 
+def gathered_outputs(rows: list[Row]) -> dict[str, Document]:
+    """By flow, what its steps gave: no two of them give the same value."""
+    outputs: dict[str, Document] = {}
+    for flow_id, text in rows:
+        for name, value in parse_json(text).items():
+            outputs.setdefault(flow_id, {}).setdefault(name, value)
+    return outputs
+
+
+def whole_flow(row: Row, outputs: Document) -> Document:
+    """A flow by itself: what a list shows of it, and what it was planned and started with."""
+    _, status, goals, created_at, error, finished_at, metadata, labels, init, options, parent, deadline_at = row[:12]
+    compensation, plan = row[12:]
+    listed = listed_flow((0, row[0], status, goals, created_at, error, finished_at, metadata, labels), outputs)
+    undone = parse_json(compensation)["steps"] if compensation is not None else []
+    return {
+        **listed,
+        "init": fragment(init),
+        "plan": _plan_document(plan, goals, init),
+        "parent": _parent_document(parent),
+        "deadline_at": optional_rfc3339(deadline_at),
+        "options": fragment(options),
+        "compensation": [{"step_id": step["step_id"], "status": step["status"]} for step in undone],
+    }
+
+
+def _plan_document(plan: str | None, goals: str, init: str) -> Document:
+    if plan is not None:
+        return Plan(**parse_json(plan)).document()
+    goal_ids = parse_json(goals)  # of a time when nothing was planned
+    return {
+        "goals": goal_ids,
+        "steps": goal_ids,
+        "inputs": dict.fromkeys(parse_json(init), "init"),
+        "included": dict.fromkeys(goal_ids, "it is a goal"),
+        "excluded": {},
+    }
+
+
+def _parent_document(parent: str | None) -> Document | None:
+    if parent is None:
+        return None
+    found = parse_json(parent)
+    return {name: found[name] for name in ("flow_id", "step_id", "work_id")}
+
+
+def flow_step_document(row: Row) -> Document:
+    _, status, goal, version, started_at, finished_at, items, error, due_at, redrives = row
+    return {
+        "status": status,
+        "goal": bool(goal),
+        "version": version,
+        "started_at": optional_rfc3339(started_at),
+        "finished_at": optional_rfc3339(finished_at),
+        "items": items,
+        "error": fragment(error),
+        "waits_until": optional_rfc3339(due_at),
+        "redrives": redrives,
+        "work": [],
+    }
+
+
 def work_document(row: Row) -> Document:
     (_, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-     result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key) = row  # fmt: skip
+     result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of,
+     undoes) = row  # fmt: skip
     waits = status in ("pending", "not_completed")
     return {
         "work_id": work_id,
@@ -81,6 +145,8 @@ def work_document(row: Row) -> Document:
         "outputs": None if result is None else parse_json(result)["outputs"],
         "error": fragment(error),
         "idempotency_key": idempotency_key,
+        "redrive_of": redrive_of,
+        "undoes": undoes,
         "created_at": rfc3339(created_at),
         "sent_at": optional_rfc3339(sent_at),
         "acknowledged_at": optional_rfc3339(acknowledged_at),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from counterfoil.domain.errors import CounterfoilError, InvalidSignature, InvalidStep, Unavailable, UnknownReceipt
-from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.flows import RedriveRequest, StartFlow
 from counterfoil.domain.model import StepVersion, step_of
 from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.states import WorkStatus
@@ -32,7 +32,8 @@ from counterfoil.engine.lease import Lease
 from counterfoil.engine.neighbours import Neighbours
 from counterfoil.engine.probe import Probe
 from counterfoil.engine.queries import Queries
-from counterfoil.engine.start import Start
+from counterfoil.engine.redrive import RedriveFlow, RedriveWork, redrive_matching
+from counterfoil.engine.start import Preview, Start
 from counterfoil.engine.steps import DeleteStep, PutStep
 from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.observability.metrics import Metrics
@@ -73,7 +74,6 @@ class Engine:
         limits: Limits | None = None,
     ) -> None:
         limits = limits or Limits()
-        versions: dict[str, StepVersion] = {}
         self.store = store
         self.context = context
         self.metrics = metrics
@@ -85,7 +85,7 @@ class Engine:
             store,
             context.clock,
             metrics,
-            versions,
+            context.known,
             backlog_limit=limits.backlog,
             batch_limit=limits.batch,
             batches=store.batches,
@@ -141,9 +141,21 @@ class Engine:
     async def start_flow(self, request: StartFlow) -> Document:
         return await self.commit.submit(Start(request, self.context))
 
-    async def cancel_flow(self, flow_id: str) -> Document:
-        await self.commit.submit(Cancel(flow_id))
+    async def plan_flow(self, request: StartFlow) -> Document:
+        return await self.commit.submit(Preview(request, self.context))
+
+    async def cancel_flow(self, flow_id: str, *, compensate: bool = False) -> Document:
+        await self.commit.submit(Cancel(flow_id, compensate))
         return await self.queries.flow(flow_id)
+
+    async def redrive_flow(self, flow_id: str) -> Document:
+        return await self.commit.submit(RedriveFlow(flow_id))
+
+    async def redrive_work(self, work_id: str) -> Document:
+        return await self.commit.submit(RedriveWork(work_id))
+
+    async def redrive_matching(self, request: RedriveRequest) -> Document:
+        return await redrive_matching(self.commit, self.queries, request)
 
     # Receipts ----------------------------------------------------------------------------------------------------
 
@@ -247,6 +259,12 @@ class Engine:
                         slots.waiting.add(work.lane)
                         due_here = True
                     self.wakeups.at(SweepName.REQUEUE, work.due_at)
+        for flow in changes.flows.values():
+            if flow.deadline_at is not None:
+                self.wakeups.at(SweepName.FLOW_CLOCKS, flow.deadline_at)
+        for step in changes.steps.values():
+            if step.due_at is not None:
+                self.wakeups.at(SweepName.FLOW_CLOCKS, step.due_at)
         back = {
             work.step_id
             for work in changes.work.values()

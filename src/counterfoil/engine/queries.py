@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from counterfoil.domain.errors import InvalidInput, Unavailable, UnknownFlow, UnknownReceipt, UnknownStep, UnknownWork
-from counterfoil.domain.jsontext import parse_json
+from counterfoil.domain.flows import RedriveRequest
 from counterfoil.domain.states import FINAL_FLOWS
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.engine.context import EngineContext
@@ -15,13 +15,15 @@ from counterfoil.engine.documents import (
     Document,
     attempt_documents,
     event_document,
+    flow_step_document,
     fragment,
+    gathered_outputs,
     listed_flow,
     step_document,
+    whole_flow,
     work_document,
 )
 from counterfoil.engine.feed import Feed
-from counterfoil.engine.start import plan_document
 from counterfoil.store.commit import StoreFailure
 from counterfoil.store.protocol import Row, Store
 
@@ -49,32 +51,27 @@ class Queries:
         rows = await self._read("get_flow", flow_id=flow_id)
         if not rows:
             raise UnknownFlow
-        _, status, goals, created_at, outputs, error, finished_at, init, metadata, labels = rows[0]
-        listed = listed_flow((0, flow_id, status, goals, created_at, outputs, error, finished_at, metadata, labels))
-        return {
-            **listed,
-            "init": fragment(init),
-            "plan": plan_document(parse_json(goals), parse_json(init)),
-            "steps": await self._steps_of(flow_id),
-        }
+        outputs = await self._outputs([flow_id])
+        steps = await self._steps_of(flow_id)
+        document = whole_flow(rows[0], outputs.get(flow_id, {}))
+        order = {step_id: place for place, step_id in enumerate(document["plan"]["steps"])}
+        document["steps"] = dict(sorted(steps.items(), key=lambda item: order.get(item[0], len(order))))
+        return document
 
     async def _steps_of(self, flow_id: str) -> dict[str, Document]:
-        steps: dict[str, Document] = {}
-        for step_id, status, goal, version, started_at, finished_at in await self._read(
-            "get_flow_steps", flow_id=flow_id
-        ):
-            steps[step_id] = {
-                "status": status,
-                "goal": bool(goal),
-                "version": version,
-                "started_at": optional_rfc3339(started_at),
-                "finished_at": optional_rfc3339(finished_at),
-                "work": [],
-            }
+        rows = await self._read("get_flow_steps", flow_id=flow_id)
+        steps = {row[0]: flow_step_document(row) for row in rows}
         for row in await self._read("work_of_flow", flow_id=flow_id):
             document = work_document(row)
             steps[document["step_id"]]["work"].append(document)
         return steps
+
+    async def _outputs(self, flow_ids: list[str]) -> dict[str, Document]:
+        return gathered_outputs(await self._read("outputs_of_flows", flow_ids=orjson.dumps(flow_ids).decode()))
+
+    async def failed_work(self, request: RedriveRequest) -> list[Row]:
+        """Failed work that fits, the longest ago first: work, flow, step."""
+        return await self._read("find_failed_work", **request.filter.model_dump(), limit=request.limit)
 
     async def flows(
         self,
@@ -95,7 +92,9 @@ class Queries:
             before=_cursor(cursor),
             limit=limit + 1,
         )
-        return {"flows": [listed_flow(row) for row in rows[:limit]], "next_cursor": _next_cursor(rows, limit)}
+        outputs = await self._outputs([row[1] for row in rows[:limit]])
+        flows = [listed_flow(row, outputs.get(row[1], {})) for row in rows[:limit]]
+        return {"flows": flows, "next_cursor": _next_cursor(rows, limit)}
 
     async def result(self, flow_id: str, wait_ms: int) -> tuple[Document, bool]:
         """The flow's result and whether it is final, waiting for that no longer than asked."""
@@ -105,13 +104,14 @@ class Queries:
                 rows = await self._read("get_flow_result", flow_id=flow_id)
                 if not rows:
                     raise UnknownFlow
-                _, status, outputs, error = rows[0]
+                _, status, error = rows[0]
                 left_ms = give_up_at - self._context.clock()
                 if status in _FINAL or left_ms <= 0 or self._feed.closed:
+                    outputs = await self._outputs([flow_id])
                     document = {
                         "flow_id": flow_id,
                         "status": status,
-                        "outputs": fragment(outputs, "{}"),
+                        "outputs": outputs.get(flow_id, {}),
                         "error": fragment(error),
                     }
                     return document, status in _FINAL

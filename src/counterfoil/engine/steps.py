@@ -23,7 +23,7 @@ class PutStep:
         """True when the step is new."""
         current = world.current_version(self.version.step_id)
         if current is None or current.version != self.version.version:
-            world.register(self.version.step_id, self.version)
+            world.put_current(self.version.step_id, self.version)
         return current is None
 
 
@@ -39,4 +39,4 @@ class DeleteStep:
     def decide(self, world: World, now: int) -> None:
         if world.current_version(self.step_id) is None:
             raise UnknownStep
-        world.register(self.step_id, None)
+        world.put_current(self.step_id, None)

@@ -9,6 +9,7 @@ from enum import StrEnum
 class SweepName(StrEnum):
     REQUEUE = "requeue"
     DEADLINES = "deadlines"
+    FLOW_CLOCKS = "flow_clocks"
     ORPHANS = "orphans"
     CANCEL_CALLS = "cancel_calls"
     LEASE = "lease"

@@ -18,6 +18,7 @@ from counterfoil.domain.errors import Unavailable
 from counterfoil.engine import Engine
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.scheduler.cancel_calls import CancelCallSweep
+from counterfoil.scheduler.clocks import FlowClockSweep
 from counterfoil.scheduler.deadlines import DeadlineSweep
 from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
@@ -97,6 +98,7 @@ class SweepLoop:
         sweeps: list[Sweep] = [
             RequeueSweep(engine),
             DeadlineSweep(engine),
+            FlowClockSweep(engine),
             OrphanSweep(engine),
             CancelCallSweep(engine),
             LeaseSweep(engine),

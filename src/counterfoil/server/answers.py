@@ -96,7 +96,7 @@ class StepDocument(Document):
 
     step_id: str
     kind: Annotated[str, Field(examples=["async"])]
-    endpoint: Annotated[str, Field(examples=["http://worker:9000/transcribe"])]
+    endpoint: Annotated[str | None, Field(examples=["http://worker:9000/transcribe"])]
 
 
 class StepsPage(Document):
@@ -104,10 +104,13 @@ class StepsPage(Document):
 
 
 class Plan(Document):
-    """Which steps the flow will run, and why others are left out."""
+    """Which steps the flow runs, why, where their values come from, and why others are left out."""
 
-    steps: list[Any]
-    excluded: Values
+    goals: list[str]
+    steps: Annotated[list[str], Field(description="in an order that respects data flow")]
+    inputs: Annotated[dict[str, str], Field(description="by value: `init`, or the step that provides it")]
+    included: dict[str, str]
+    excluded: dict[str, str]
 
 
 class FlowStarted(Document):
@@ -198,6 +201,23 @@ class JournalEvent(Document):
 class EventsPage(Document):
     events: list[JournalEvent]
     next_cursor: str | None
+
+
+class FlowRedriven(Document):
+    flow_id: str
+    status: FlowStatus
+    work: Annotated[list[str], Field(description="the new work items")]
+
+
+class WorkRedriven(Document):
+    work_id: Annotated[str, Field(description="the new work item")]
+    redrive_of: str
+
+
+class WorkRedrivenByFilter(Document):
+    matched: Annotated[int, Field(description="failed work items that fit")]
+    redriven: Annotated[int, Field(description="those that another stands in for now")]
+    flows: list[str]
 
 
 class WorkListed(WorkItem):

@@ -17,7 +17,7 @@ from counterfoil.domain.errors import BadRequest, Invalid, InvalidInput, Payload
 from counterfoil.domain.flows import StepId
 from counterfoil.domain.jsontext import JsonError, parse_json
 from counterfoil.domain.states import FlowStatus, WorkStatus
-from counterfoil.domain.time import parse_rfc3339
+from counterfoil.domain.time import wire_time
 
 MAX_ERRORS = 50
 MAX_PLACE_CHARACTERS = 64
@@ -135,7 +135,6 @@ def _segment(part: int | str) -> str:
 _INTEGER = re.compile(r"[0-9]{1,18}")
 
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
-_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?)([Zz]|[+ -]\d\d:\d\d)", re.ASCII)
 _FLAGS = {"true": True, "false": False}
 
 
@@ -155,17 +154,6 @@ def _flag(text: str) -> bool:
     if text not in _FLAGS:
         raise ValueError("must be true or false")
     return _FLAGS[text]
-
-
-def _time(text: str) -> int:
-    found = _RFC3339.fullmatch(text)
-    if found is None:
-        raise ValueError("must be a time with a zone (RFC 3339), such as 2026-11-16T14:26:10Z")
-    zone = found[2].replace(" ", "+")  # a plus that was not escaped arrives as a space
-    try:
-        return parse_rfc3339(f"{found[1]}{zone}".upper())
-    except (ValueError, OverflowError):
-        raise ValueError("is a time that no calendar has") from None
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -203,7 +191,7 @@ class FlowFilters(Query):
     goal: Annotated[StepId | None, Field(description="only flows with this goal")] = None
     since: Annotated[
         int | None,
-        BeforeValidator(_time),
+        BeforeValidator(wire_time),
         _TIME_SCHEMA,
         Field(description="only flows started at or after this time"),
     ] = None

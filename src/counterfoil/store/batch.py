@@ -106,8 +106,9 @@ class Batch:
             self._answers[index] = command.decide(world, now)
         except NotLoaded as missing:
             world.discard()
-            if (missing.kind, missing.key) not in self._looked_for:
-                getattr(missed, missing.kind).add(missing.key)
+            unseen = [key for key in missing.keys if (missing.kind, key) not in self._looked_for]
+            if unseen:
+                getattr(missed, missing.kind).update(unseen)
                 return False
             # it is not there: looking again would never end
             log.exception("record_missing", command=type(command).__name__, missing=str(missing))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from counterfoil.domain.events import Event
 from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, StepVersion, Work
+from counterfoil.domain.planning import Plan
 
 
 class NewKeys:
@@ -22,22 +23,48 @@ class NewKeys:
         return bool(self.flows or self.steps or self.work)
 
 
-@dataclass
-class Changes:
-    """All that a batch writes: the last state of each record, and the journal of how it came about."""
+@dataclass(slots=True)
+class Drafted:
+    """What one command changes: the state of each record that it touches, and the events that brought it there."""
 
     flows: dict[str, Flow] = field(default_factory=dict)
     steps: dict[tuple[str, str], StepRun] = field(default_factory=dict)
     work: dict[str, Work] = field(default_factory=dict)
     inputs: dict[str, FlowInputs] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)
+    """Plans that are not known to be stored."""
     new: NewKeys = field(default_factory=NewKeys)
     calls: dict[str, CancelCall | None] = field(default_factory=dict)
     current: dict[str, StepVersion | None] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Changes(Drafted):
+    """All that a batch writes: what its commands change, one after the other."""
+
     versions: dict[str, StepVersion] = field(default_factory=dict)
     """Every version that was current at some moment of the batch: a flow of the batch may have started with it."""
-    events: list[Event] = field(default_factory=list)
     at: int = 0
     """The time of the batch."""
+
+    def include(self, drafted: Drafted) -> None:
+        """What one more command changes."""
+        self.events.extend(drafted.events)
+        self.flows.update(drafted.flows)
+        self.steps.update(drafted.steps)
+        self.work.update(drafted.work)
+        if drafted.new.any():
+            self.new.flows |= drafted.new.flows
+            self.new.steps |= drafted.new.steps
+            self.new.work |= drafted.new.work
+            self.inputs.update(drafted.inputs)
+            self.plans.update(drafted.plans)
+        self.calls.update(drafted.calls)
+        for step_id, version in drafted.current.items():
+            self.current[step_id] = version
+            if version is not None:
+                self.versions[version.version] = version
 
     def any(self) -> bool:
         return bool(self.events or self.calls or self.current)

@@ -28,9 +28,9 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable
-from counterfoil.domain.model import StepVersion
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch, Command, Resolve
+from counterfoil.store.known import Known
 from counterfoil.store.sharing import Shares
 from counterfoil.store.world import World
 
@@ -116,7 +116,7 @@ class GroupCommit:
         backend: Backend,
         clock: Clock,
         metrics: CommitMetrics,
-        versions: dict[str, StepVersion],
+        known: Known,
         *,
         backlog_limit: int,
         batch_limit: int,
@@ -125,7 +125,7 @@ class GroupCommit:
         self._backend = backend
         self._clock = clock
         self._metrics = metrics
-        self._versions = versions
+        self._known = known
         self._backlog_limit = backlog_limit
         self._batch_limit = batch_limit
         self._batches = batches
@@ -225,7 +225,7 @@ class GroupCommit:
         return Batch([self._queue.popleft() for _ in range(count)], self._new_world, self._clock)
 
     def _new_world(self) -> World:
-        world = World(self._versions)
+        world = World(self._known)
         self.prepare(world)
         return world
 
@@ -272,6 +272,7 @@ class GroupCommit:
         self._metrics.set_backlog(len(self._queue))
 
     def _follow_up(self, world: World, commands: int) -> None:
+        self._known.learn_plans(world.changes.plans.values())
         try:
             self.committed(world)
         except Exception:  # what is durable is answered so, whatever follows from it

@@ -9,20 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
-from counterfoil.domain.events import (
-    ENDS_STEP,
-    ENDS_WORK,
-    FLOW_STATUS_OF,
-    Event,
-    EventType,
-    evolve_flow,
-    evolve_step,
-    evolve_work,
-    flow_from,
-    step_from,
-    work_from,
-)
-from counterfoil.domain.model import Flow, StepRun, StepVersion, Work
+from counterfoil.domain.events import Event, EventType, apply
+from counterfoil.domain.model import UNDOING, Flow, StepRun, StepVersion, Work
 from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK, IllegalMove, WorkStatus
 
 
@@ -72,7 +60,7 @@ def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
         message = f"counts {flow.open_steps} open steps, there are {len(open_steps)}"
         yield Finding("counters", flow_id, message)
     for step in records.steps.values():
-        open_items = sum(1 for work in open_work if work.step_id == step.step_id)
+        open_items = sum(1 for work in open_work if work.step_id == step.step_id and work.undoes is None)
         if step.open_items != open_items:
             message = f"counts {step.open_items} open items, there are {open_items}"
             yield Finding("counters", f"{flow_id}/{step.step_id}", message)
@@ -81,35 +69,38 @@ def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
 def _check_work(work: Work, versions: dict[str, StepVersion]) -> Iterator[Finding]:
     if work.status is WorkStatus.NOT_COMPLETED and work.due_at is None and work.hold is None:
         yield Finding("not_completed", work.work_id, "not completed, without a next attempt and without a hold")
-    if work.status is WorkStatus.ACTIVE and work.due_at is None:
-        yield Finding("active", work.work_id, "active, but no clock runs: its silence would last for ever")
     if work.owner is not None and work.status is not WorkStatus.ACTIVE:
         yield Finding("active", work.work_id, f"is {work.status}, yet a node claims to be sending it")
     if work.status in FINAL_WORK and work.recorded_at is None:
         yield Finding("one_outcome", work.work_id, f"is {work.status}, but nothing tells since when")
-    version = versions.get(work.version)
+    version = versions.get(work.version.removesuffix(UNDOING))
+    is_flow = version is not None and version.definition.kind == "flow"
+    if work.status is WorkStatus.ACTIVE and work.due_at is None and not is_flow:
+        yield Finding("active", work.work_id, "active, but no clock runs: its silence would last for ever")
     if version is None:
         yield Finding("versions", work.work_id, "was made from a step version that the store does not have")
         return
     # A limit that the step inherits depends on the settings of the engine that sent it, which are not known here.
-    retries = version.definition.work.max_retries
+    definition = version.definition if work.undoes is None else version.definition.undoing()
+    retries = definition.work.max_retries
     if retries is not None and 0 <= retries < work.attempt - 1:
         yield Finding("attempts", work.work_id, f"was sent {work.attempt} times, {retries + 1} are allowed")
 
 
 def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
     """The journal alone rebuilds the state, each receipt has at most one outcome, each attempt one intent."""
-    told = FlowRecords(None)
+    hearing = _Told()
     for event in records.events:
         subject = event.work_id or (f"{flow_id}/{event.step_id}" if event.step_id else flow_id)
         try:
-            _apply(told, event)
+            hearing.hear(event)
         except IllegalMove as move:
             yield Finding("one_outcome", subject, f"the journal makes an illegal move: {move}")
             return
         except (AssertionError, KeyError, AttributeError, TypeError) as error:
             yield Finding("journal", subject, f"{event.type} cannot be applied: {type(error).__name__} {error}")
             return
+    told = hearing.records
     yield from _differences(flow_id, told.flow, records.flow, "flow")
     for step_id in sorted(records.steps.keys() | told.steps.keys()):
         yield from _differences(f"{flow_id}/{step_id}", told.steps.get(step_id), records.steps.get(step_id), "step")
@@ -117,28 +108,35 @@ def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
         yield from _differences(work_id, told.work.get(work_id), records.work.get(work_id), "work item")
 
 
-def _apply(told: FlowRecords, event: Event) -> None:
-    kind = event.type
-    if kind is EventType.FLOW_STARTED:
-        told.flow = flow_from(event)
-    elif kind is EventType.STEP_STARTED:
-        told.steps[event.step_id or ""] = step_from(event)
-    elif kind is EventType.WORK_CREATED:
-        told.work[event.work_id or ""] = work_from(event)
-    elif kind in FLOW_STATUS_OF:
-        assert told.flow is not None
-        evolve_flow(told.flow, event)
-    elif kind in ENDS_STEP:
-        assert told.flow is not None
-        evolve_step(told.steps[event.step_id or ""], event)
-        evolve_flow(told.flow, event)
-    elif kind not in (EventType.CANCEL_DELIVERED, EventType.CANCEL_UNDELIVERED):
-        work = told.work[event.work_id or ""]
-        if kind is EventType.WORK_DISPATCHED and event.attempt != work.attempt + 1:
-            raise IllegalMove(f"attempt {event.attempt} follows attempt {work.attempt}")
-        evolve_work(work, event)
-        if kind in ENDS_WORK:
-            evolve_step(told.steps[event.step_id or ""], event)
+class _Told:
+    """What the journal tells, as far as it has been read."""
+
+    def __init__(self) -> None:
+        self.records = FlowRecords(None)
+
+    def draft_work(self, work_id: str) -> Work:
+        return self.records.work[work_id]
+
+    def draft_step(self, flow_id: str, step_id: str) -> StepRun:
+        return self.records.steps[step_id]
+
+    def draft_flow(self, flow_id: str) -> Flow:
+        assert self.records.flow is not None
+        return self.records.flow
+
+    def create_work(self, work: Work) -> None:
+        self.records.work[work.work_id] = work
+
+    def create_flow(self, flow: Flow, steps: list[StepRun]) -> None:
+        self.records.flow = flow
+        self.records.steps = {step.step_id: step for step in steps}
+
+    def hear(self, event: Event) -> None:
+        if event.type is EventType.WORK_DISPATCHED:
+            work = self.draft_work(event.work_id or "")
+            if event.attempt != work.attempt + 1:
+                raise IllegalMove(f"attempt {event.attempt} follows attempt {work.attempt}")
+        apply(event, self)
 
 
 def _differences(

@@ -12,7 +12,7 @@ from counterfoil.domain.model import StepVersion
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.store.doctor import Finding, FlowRecords, check_flow
 from counterfoil.store.journal import parse_entry
-from counterfoil.store.rows import read_flow, read_step, read_work
+from counterfoil.store.rows import read_flow, read_outputs, read_step, read_work
 
 T = TypeVar("T")
 Rows = Iterable[Any]
@@ -58,6 +58,7 @@ class Examination:
         for row in rows.steps:
             step = self._read(f"{row[0]}/{row[1]}", partial(read_step, row))
             if step is not None and step.flow_id in flows:
+                step.outputs = self._read(f"{row[0]}/{row[1]}", partial(read_outputs, row))
                 flows[step.flow_id].steps[step.step_id] = step
         for row in rows.work:
             found = self._read(row[0], partial(read_work, row))

@@ -17,19 +17,29 @@ LOADS: dict[str, Callable[[Needs], set[str]]] = {
     "load_open_steps": lambda needs: needs.open_flows,
     "load_work": lambda needs: needs.work,
     "load_flows": lambda needs: needs.flows,
+    "load_whole_steps": lambda needs: needs.whole_flows,
+    "load_steps": lambda needs: needs.flow_steps,
     "load_inputs": lambda needs: needs.inputs,
+    "load_plans": lambda needs: needs.plans,
     "load_current": lambda needs: needs.steps,
+    "load_register": lambda needs: needs.registers,
     "load_versions": lambda needs: needs.versions,
     "load_calls": lambda needs: needs.calls,
     "count_active": lambda needs: needs.active_counts,
 }
-"""Which query loads which of the needs, by their keys. ``load_open_work`` comes before: it only finds more keys."""
+"""Which query loads which of the needs, by their keys."""
+
+KEYS: dict[str, Callable[[Needs], set[str]]] = {
+    "load_open_work": lambda needs: needs.open_flows,
+    "load_step_work": lambda needs: needs.step_work,
+}
+"""Queries that come before, and only find more work to load."""
 
 
-def need_open(needs: Needs, open_work: Iterable[str]) -> None:
-    """What the need of whole flows means: their open work, and the flows themselves."""
-    needs.work.update(open_work)
-    needs.flows |= needs.open_flows
+def need_more(needs: Needs, found: Iterable[str]) -> None:
+    """What ``KEYS`` have found is needed, and so are flows of which everything is."""
+    needs.work.update(found)
+    needs.flows |= needs.open_flows | needs.whole_flows
 
 
 def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkDefaults) -> None:
@@ -41,16 +51,23 @@ def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkD
         world.add_flow(flow.flow_id, flow)
     for row in loaded.get("load_open_steps", ()):
         world.add_step_run(rows.read_step(row))
+    for query in ("load_steps", "load_whole_steps"):
+        for row in loaded.get(query, ()):
+            step = rows.read_step(row)
+            world.add_step_run(step)
+            world.add_outputs(step.flow_id, step.step_id, rows.read_outputs(row))
     for row in loaded.get("load_flows", ()):
         flow = rows.read_flow(row)
         world.add_flow(flow.flow_id, flow)
     for row in loaded.get("load_inputs", ()):
         world.add_inputs(rows.read_inputs(row))
+    for plan_id, document in loaded.get("load_plans", ()):
+        world.add_plan(rows.read_plan(plan_id, document))
     for step_id, version in loaded.get("load_current", ()):
         world.add_current(step_id, version)
     for version, step_id, definition in loaded.get("load_versions", ()):
-        parsed = StepDefinition.model_validate_json(definition)
-        world.add_version(version, StepVersion.of(step_id, parsed, defaults, version))
+        _add_version(world, version, step_id, definition, defaults)
+    _add_register(world, needs, list(loaded.get("load_register", ())), defaults)
     for row in loaded.get("load_calls", ()):
         call = rows.read_call(row)
         world.add_call(call.call_id, call)
@@ -58,6 +75,26 @@ def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkD
         world.add_active_count(step_id, count)
     _note_missing(world, needs)
     world.know_open(needs.open_flows)
+    world.know_whole(needs.whole_flows)
+    world.know_step_work(needs.step_work)
+
+
+def _add_version(world: World, version: str, step_id: str, definition: str, defaults: WorkDefaults) -> None:
+    if not world.knows_version(version):
+        parsed = StepDefinition.model_validate_json(definition)
+        world.add_version(version, StepVersion.of(step_id, parsed, defaults, version))
+
+
+def _add_register(world: World, needs: Needs, found: list[Any], defaults: WorkDefaults) -> None:
+    """A row for each step, or one with the revision alone: then that is known already, or there are no steps."""
+    if not found:
+        return
+    revision: int = found[0][0]
+    versions = [row[2] for row in found if row[2] is not None]
+    for _, step_id, version, definition in found:
+        if version is not None:
+            _add_version(world, version, step_id, definition, defaults)
+    world.add_register(revision, None if str(revision) in needs.registers else versions)
 
 
 def _note_missing(world: World, needs: Needs) -> None:

@@ -22,9 +22,11 @@ from counterfoil.store.world import World
 
 MOST_ITEMS = 10_000
 """Work items, over all flows. The flows that changed longest ago are forgotten first."""
+MOST_OF_FLOW = 256
+"""Open items of one flow. A flow with more is not remembered: whatever changes it would touch all of them."""
 MOST_TEXT = 4_096
-"""What carries more text than this, a flow in its outputs or an item in what its worker said, is not remembered: a
-number of items would otherwise be no bound."""
+"""An item that carries more text than this, in its arguments or in what its worker said, is not remembered: a number
+of items would otherwise be no bound."""
 
 
 class Remembered:
@@ -39,14 +41,13 @@ class Remembered:
         self.work: dict[str, Work] = {}
 
 
-def _has_large_outputs(flow: Flow) -> bool:
-    return bool(flow.outputs) and len(dump_json(flow.outputs)) > MOST_TEXT
-
-
-def _says_much(work: Work) -> bool:
-    """Open work has no result yet: what it holds of its worker are the words of a heartbeat and of the last failure."""
-    said = len(work.message or "")
-    return said > MOST_TEXT or (work.error is not None and said + len(dump_json(work.error)) > MOST_TEXT)
+def _carries_much(work: Work) -> bool:
+    """Open work has no result yet: what it holds are its arguments, and its worker's words in the last failure."""
+    carried = len(work.message or "")
+    for value in (work.error, work.arguments):
+        if value is not None:
+            carried += len(dump_json(value))
+    return carried > MOST_TEXT
 
 
 class Memory:
@@ -101,7 +102,7 @@ class Memory:
         touched: dict[str, Remembered] = {}
         for flow_id in changes.touched():
             flow = world.known_flow(flow_id)
-            if flow is None or flow.status in FINAL_FLOWS or _has_large_outputs(flow):
+            if flow is None or flow.status in FINAL_FLOWS:
                 continue
             found = world.revisions.get(flow_id, -1)  # a new flow has revision 0 in the end
             known = taken.get(flow_id)
@@ -117,7 +118,7 @@ class Memory:
             if work.flow_id not in touched:
                 continue
             known = touched[work.flow_id]
-            if work.status in FINAL_WORK or _says_much(work):
+            if work.status in FINAL_WORK or _carries_much(work):
                 known.work.pop(work_id, None)
             else:
                 known.work[work_id] = work
@@ -127,7 +128,7 @@ class Memory:
 
     def _put_back(self, flows: Mapping[str, Remembered]) -> None:
         for flow_id, known in flows.items():
-            if known.work:
+            if 0 < len(known.work) <= MOST_OF_FLOW:
                 self._flows[flow_id] = known
                 self._flow_of.update(dict.fromkeys(known.work, flow_id))
         while len(self._flow_of) > self._most_items:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+_BETWEEN = "\n"
+"""No id can hold it."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,16 @@ class Find:
         return cls(query, tuple(parameters.items()))
 
 
+def step_key(flow_id: str, step_id: str) -> str:
+    """The key of a step in a flow."""
+    return f"{flow_id}{_BETWEEN}{step_id}"
+
+
+def flow_of(key: str) -> str:
+    """The flow of the key of a step."""
+    return key.partition(_BETWEEN)[0]
+
+
 @dataclass
 class Needs:
     """Keys of what a batch must load, collected over its commands."""
@@ -32,10 +45,19 @@ class Needs:
     flows: set[str] = field(default_factory=set)
     open_flows: set[str] = field(default_factory=set)
     """Flows with all their open work and open steps."""
+    whole_flows: set[str] = field(default_factory=set)
+    """Flows with all their steps and what these gave."""
+    flow_steps: set[str] = field(default_factory=set)
+    """Steps in flows with what they gave, by ``step_key``."""
+    step_work: set[str] = field(default_factory=set)
+    """Steps in flows with all items that they ever had, by ``step_key``."""
     inputs: set[str] = field(default_factory=set)
     """What flows were started with."""
+    plans: set[str] = field(default_factory=set)
     steps: set[str] = field(default_factory=set)
     """Registered steps, by id: which version is current."""
+    registers: set[str] = field(default_factory=set)
+    """The whole register; the key is the revision that is known already."""
     versions: set[str] = field(default_factory=set)
     calls: set[str] = field(default_factory=set)
     """Cancel calls."""
@@ -52,11 +74,25 @@ class Needs:
         for kind, keys in vars(others).items():
             getattr(self, kind).update(keys)
 
+    def changing_flows(self) -> set[str]:
+        """The flows of which something is needed that may change, as far as their ids are known."""
+        found = self.flows | self.open_flows | self.whole_flows
+        found.update(map(flow_of, self.flow_steps))
+        found.update(map(flow_of, self.step_work))
+        return found
+
 
 class NotLoaded(Exception):
-    """A decision needs something that the batch has not loaded yet."""
+    """A decision needs something that the batch has not loaded yet: things of one kind."""
 
-    def __init__(self, kind: str, key: Hashable) -> None:
+    def __init__(self, kind: str, *keys: Any) -> None:
         self.kind = kind
-        self.key = key
-        super().__init__(f"{kind} {key}")
+        self.keys = keys
+        super().__init__(f"{kind} {', '.join(map(str, keys))}")
+
+
+def missing(kind: str, keys: Iterable[Any]) -> None:
+    """Raise NotLoaded for all of these at once; nothing if there are none."""
+    wanted = tuple(keys)
+    if wanted:
+        raise NotLoaded(kind, *wanted)

@@ -7,13 +7,16 @@ from typing import Any
 
 from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, Work
+from counterfoil.domain.planning import Plan
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 
 _WORK_STATUS = {str(status): status for status in WorkStatus}
 _STEP_STATUS = {str(status): status for status in StepStatus}
 _FLOW_STATUS = {str(status): status for status in FlowStatus}
 
-WORK_COLUMNS = 22
+WORK_COLUMNS = 25
+STEP_COLUMNS = 14
+"""Of a step in a flow, without its ids; what it gave comes behind them, where it is asked for."""
 
 
 def text(value: Any) -> str | None:
@@ -36,33 +39,48 @@ def read_work(row: Sequence[Any]) -> tuple[Work, StepRun, Flow]:
         work.result = parse_json(row[19])
     if row[20] is not None:
         work.error = parse_json(row[20])
-    step = read_step([work.flow_id, work.step_id, *row[WORK_COLUMNS : WORK_COLUMNS + 8]])
-    return work, step, read_flow([work.flow_id, *row[WORK_COLUMNS + 8 : WORK_COLUMNS + 14]])
+    if row[22] is not None:
+        work.arguments = parse_json(row[22])
+    end = WORK_COLUMNS + STEP_COLUMNS
+    step = read_step([work.flow_id, work.step_id, *row[WORK_COLUMNS:end]])
+    return work, step, read_flow([work.flow_id, *row[end : end + 9]])
 
 
 def read_step(row: Sequence[Any]) -> StepRun:
-    step = StepRun(*row)
+    """Without what it gave: see ``StepRun.outputs``."""
+    step = StepRun(*row[: STEP_COLUMNS + 2])
     step.status = _STEP_STATUS[step.status]
     step.goal = bool(step.goal)
+    if row[10] is not None:
+        step.error = parse_json(row[10])
     return step
 
 
+def read_outputs(row: Sequence[Any]) -> dict[str, Any] | None:
+    """What the step of a row gave that also holds this."""
+    outputs: dict[str, Any] | None = value(row[STEP_COLUMNS + 2])
+    return outputs
+
+
 def read_flow(row: Sequence[Any]) -> Flow:
-    flow_id, status, created_at, open_steps, outputs, error, finished_at = row
-    return Flow(
-        flow_id,
-        _FLOW_STATUS[status],
-        created_at,
-        open_steps,
-        {} if outputs is None else parse_json(outputs),
-        value(error),
-        finished_at,
-    )
+    flow = Flow(*row[:10])
+    flow.status = _FLOW_STATUS[flow.status]
+    if flow.error is not None:
+        flow.error = parse_json(row[4])
+    if flow.parent is not None:
+        flow.parent = parse_json(row[7])
+    if flow.compensation is not None:
+        flow.compensation = parse_json(row[9])
+    return flow
+
+
+def read_plan(plan_id: str, document: str) -> Plan:
+    return Plan(**parse_json(document))
 
 
 def read_inputs(row: Sequence[Any]) -> FlowInputs:
-    flow_id, goals, init, metadata, labels = row
-    return FlowInputs(flow_id, parse_json(goals), parse_json(init), parse_json(metadata), parse_json(labels))
+    flow_id, *texts = row
+    return FlowInputs(flow_id, *map(parse_json, texts))
 
 
 def read_call(row: Any) -> CancelCall:
@@ -86,6 +104,9 @@ def inserted_work(work: Work) -> tuple[Any, ...]:
         work.lane,
         work.created_at,
         *_changing_work(work),
+        text(work.arguments),
+        work.redrive_of,
+        work.undoes,
     )
 
 
@@ -111,43 +132,33 @@ def _changing_work(work: Work) -> tuple[Any, ...]:
 
 
 def inserted_step(step: StepRun) -> tuple[Any, ...]:
-    return (
-        step.flow_id,
-        step.step_id,
-        step.version,
-        step.status._value_,
-        step.goal,
-        step.items,
-        step.open_items,
-        step.failed_items,
-        step.started_at,
-        step.finished_at,
-    )
+    return (step.flow_id, step.step_id, step.version, step.goal, *_changing_step(step))
 
 
 def updated_step(step: StepRun) -> tuple[Any, ...]:
+    return (step.flow_id, step.step_id, *_changing_step(step))
+
+
+def _changing_step(step: StepRun) -> tuple[Any, ...]:
     return (
-        step.flow_id,
-        step.step_id,
         step.status._value_,
         step.items,
         step.open_items,
         step.failed_items,
         step.started_at,
         step.finished_at,
+        text(step.error),
+        step.ready_at,
+        step.due_at,
+        step.released,
+        step.waiting_items,
+        step.redrives,
+        text(step.outputs),
     )
 
 
 def inserted_flow(flow: Flow) -> tuple[Any, ...]:
-    return (
-        flow.flow_id,
-        flow.status._value_,
-        flow.created_at,
-        flow.open_steps,
-        text(flow.outputs) if flow.outputs else None,
-        text(flow.error),
-        flow.finished_at,
-    )
+    return (*updated_flow(flow), flow.created_at, flow.plan, text(flow.parent))
 
 
 def updated_flow(flow: Flow) -> tuple[Any, ...]:
@@ -155,19 +166,31 @@ def updated_flow(flow: Flow) -> tuple[Any, ...]:
         flow.flow_id,
         flow.status._value_,
         flow.open_steps,
-        text(flow.outputs) if flow.outputs else None,
         text(flow.error),
         flow.finished_at,
+        flow.deadline_at,
+        text(flow.compensation),
     )
 
 
 def raised_flow(flow_id: str, flow: Flow | None) -> tuple[Any, ...]:
     """The same where only the revision may rise: no flow means that its own record stays as it is."""
-    return (flow_id, None, None, None, None, None) if flow is None else updated_flow(flow)
+    return (flow_id, None, None, None, None, None, None) if flow is None else updated_flow(flow)
 
 
 def inserted_inputs(inputs: FlowInputs) -> tuple[Any, ...]:
-    return (inputs.flow_id, text(inputs.goals), text(inputs.init), text(inputs.metadata), text(inputs.labels))
+    return (
+        inputs.flow_id,
+        text(inputs.goals),
+        text(inputs.init),
+        text(inputs.metadata),
+        text(inputs.labels),
+        text(inputs.options),
+    )
+
+
+def inserted_plan(plan: Plan) -> tuple[Any, ...]:
+    return (plan.plan_id, text(plan.stored()))
 
 
 def put_call(call: CancelCall) -> tuple[Any, ...]:

@@ -10,92 +10,59 @@ once and decides that command again. Decisions are pure, so deciding twice is sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from uuid_utils import uuid7
 
 from counterfoil.domain.errors import UnknownFlow, UnknownWork
-from counterfoil.domain.events import (
-    ENDS_FLOW,
-    ENDS_STEP,
-    ENDS_WORK,
-    Event,
-    EventType,
-    evolve_flow,
-    evolve_step,
-    evolve_work,
-    flow_from,
-    step_from,
-    work_from,
-)
-from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, StepVersion, Work
-from counterfoil.domain.settle import step_is_open
-from counterfoil.domain.states import FINAL_WORK
-from counterfoil.store.changes import Changes, NewKeys
-from counterfoil.store.needs import Find, NotLoaded
+from counterfoil.domain.events import Event, apply
+from counterfoil.domain.model import UNDOING, CancelCall, Flow, FlowInputs, StepRun, StepVersion, Work
+from counterfoil.domain.planning import NO_PLAN, Plan
+from counterfoil.domain.register import Register
+from counterfoil.domain.states import FINAL_WORK, OPEN_STEPS, WorkStatus
+from counterfoil.domain.view import FlowRules
+from counterfoil.domain.work import dispatch
+from counterfoil.store.changes import Changes, Drafted
+from counterfoil.store.known import Known
+from counterfoil.store.needs import Find, NotLoaded, missing, step_key
+from counterfoil.store.places import NO_CAPACITY, Capacity
+
+RELEASED_TOGETHER = 64
+"""Waiting items are looked up in groups of so many: the commands of a batch release from the same ones."""
 
 
-class Capacity(Protocol):
-    """How many more dispatches may begin now. A batch has its own; what it takes is gone for its other commands."""
-
-    def take(self, lane: str) -> bool:
-        """A place for work that has waited for its turn."""
-        ...
-
-    def take_at_once(self, lane: str) -> bool:
-        """A place for work that was made just now; none while others wait in its lane."""
-        ...
-
-    def note_full(self, step_id: str) -> None:
-        """The step has as many items out as it may have."""
-        ...
-
-    def give_back(self) -> None:
-        """The batch is over: what it took is free again, until what it has claimed is really sent."""
-        ...
-
-
-class _NoCapacity:
-    def take(self, lane: str) -> bool:
-        return False
-
-    take_at_once = take
-
-    def note_full(self, step_id: str) -> None:
-        pass
-
-    def give_back(self) -> None:
-        pass
-
-
-NO_CAPACITY: Capacity = _NoCapacity()
+def new_id() -> str:
+    """A name that is unique everywhere, and sorts by when it was made."""
+    return uuid7().hex
 
 
 class World:
     """Loaded records, drafts of the present command, and everything that the batch will write."""
 
-    def __init__(self, versions: dict[str, StepVersion]) -> None:
-        self._versions = versions
+    def __init__(self, known: Known | dict[str, StepVersion]) -> None:
+        self._known = known if isinstance(known, Known) else Known(known)
         self._flows: dict[str, Flow | None] = {}
         self._steps: dict[tuple[str, str], StepRun] = {}
+        self._outputs: dict[tuple[str, str], dict[str, Any]] = {}
         self._work: dict[str, Work | None] = {}
         self._inputs: dict[str, FlowInputs] = {}
         self._current: dict[str, str | None] = {}
         self._calls: dict[str, CancelCall | None] = {}
         self._open_known: set[str] = set()
+        self._whole_known: set[str] = set()
+        self._step_work_known: set[str] = set()
         self._work_of: dict[str, dict[str, None]] = {}
-        self._draft_flows: dict[str, Flow] = {}
-        self._draft_steps: dict[tuple[str, str], StepRun] = {}
-        self._draft_work: dict[str, Work] = {}
-        self._draft_new = NewKeys()
-        self._draft_events: list[Event] = []
-        self._draft_calls: dict[str, CancelCall | None] = {}
-        self._draft_inputs: dict[str, FlowInputs] = {}
-        self._draft_current: dict[str, StepVersion | None] = {}
+        self._register: Register | None = None
+        self._plans: dict[str, Plan] = {}
+        self._draft = Drafted()
         self._active: dict[str, int] = {}
         self._found: dict[Find, list[tuple[Any, ...]]] = {}
         self.revisions: dict[str, int] = {}
         """How often each loaded flow had changed, on a store that several nodes write to."""
         self.capacity: Capacity = NO_CAPACITY
+        self.rules = FlowRules()
+        self.new_id: Callable[[], str] = new_id
         self.node_id = ""
         """The node that decides, and so sends what is claimed here."""
         self.changes = Changes()
@@ -107,6 +74,9 @@ class World:
 
     def add_step_run(self, step: StepRun) -> None:
         self._steps.setdefault((step.flow_id, step.step_id), step)
+
+    def add_outputs(self, flow_id: str, step_id: str, outputs: dict[str, Any] | None) -> None:
+        self._outputs.setdefault((flow_id, step_id), outputs or {})
 
     def add_work(self, work_id: str, work: Work | None) -> None:
         if work_id not in self._work:
@@ -121,7 +91,26 @@ class World:
         self._current.setdefault(step_id, version)
 
     def add_version(self, version: str, definition: StepVersion) -> None:
-        self._versions.setdefault(version, definition)
+        self._known.versions.setdefault(version, definition)
+
+    def knows_version(self, version: str) -> bool:
+        return version in self._known.versions
+
+    def add_register(self, revision: int, versions: Iterable[str] | None) -> None:
+        """The register is at this revision, and has these steps; None: it is the one that was known.
+
+        If another batch has seen a newer one in the meantime, that is what will be asked for.
+        """
+        if versions is not None:
+            self._register = Register(revision, (self._known.versions[version] for version in versions))
+            if revision > self._known.register.revision:
+                self._known.register = self._register
+        elif self._known.register.revision == revision:
+            self._register = self._known.register
+
+    def add_plan(self, plan: Plan) -> None:
+        self._known.learn_plans([plan])
+        self._plans[plan.plan_id] = plan
 
     def add_call(self, call_id: str, call: CancelCall | None) -> None:
         self._calls.setdefault(call_id, call)
@@ -136,10 +125,18 @@ class World:
         """All open work and steps of these flows have been loaded."""
         self._open_known.update(flow_ids)
 
+    def know_whole(self, flow_ids: Iterable[str]) -> None:
+        """All steps of these flows have been loaded."""
+        self._whole_known.update(flow_ids)
+
+    def know_step_work(self, keys: Iterable[str]) -> None:
+        """All items of these steps have been loaded."""
+        self._step_work_known.update(keys)
+
     # Looking -----------------------------------------------------------------------------------------------------
 
     def find_flow(self, flow_id: str) -> Flow | None:
-        draft = self._draft_flows.get(flow_id)
+        draft = self._draft.flows.get(flow_id)
         if draft is not None:
             return draft
         try:
@@ -159,16 +156,42 @@ class World:
 
     def step_run(self, flow_id: str, step_id: str) -> StepRun:
         key = (flow_id, step_id)
-        draft = self._draft_steps.get(key)
+        draft = self._draft.steps.get(key)
         if draft is not None:
             return draft
         try:
             return self._steps[key]
         except KeyError:
-            raise NotLoaded("open_flows", flow_id) from None
+            raise NotLoaded("flow_steps", step_key(flow_id, step_id)) from None
+
+    def want_steps(self, flow_id: str, step_ids: Iterable[str]) -> None:
+        draft, steps = self._draft.steps, self._steps
+        lacking = (step_id for step_id in step_ids if (key := (flow_id, step_id)) not in steps and key not in draft)
+        missing("flow_steps", (step_key(flow_id, step_id) for step_id in lacking))
+
+    def outputs(self, flow_id: str, step_id: str) -> dict[str, Any]:
+        own = self.step_run(flow_id, step_id).outputs
+        if own is not None:
+            return own
+        try:
+            return self._outputs[(flow_id, step_id)]
+        except KeyError:
+            raise NotLoaded("flow_steps", step_key(flow_id, step_id)) from None
+
+    def steps_of(self, flow_id: str) -> list[StepRun]:
+        if flow_id not in self._whole_known:
+            raise NotLoaded("whole_flows", flow_id)
+        keys = [key for key in {**self._steps, **self._draft.steps} if key[0] == flow_id]
+        return [self.step_run(*key) for key in keys]
+
+    def open_steps(self, flow_id: str) -> list[StepRun]:
+        if flow_id not in self._open_known:
+            raise NotLoaded("open_flows", flow_id)
+        keys = [key for key in {**self._steps, **self._draft.steps} if key[0] == flow_id]
+        return [step for key in keys if (step := self.step_run(*key)).status in OPEN_STEPS]
 
     def find_work(self, work_id: str) -> Work | None:
-        draft = self._draft_work.get(work_id)
+        draft = self._draft.work.get(work_id)
         if draft is not None:
             return draft
         try:
@@ -182,19 +205,65 @@ class World:
             raise UnknownWork
         return work
 
-    def inputs(self, flow_id: str) -> FlowInputs:
-        return self._draft_inputs.get(flow_id) or self._inputs[flow_id]
+    def touched_work(self, flow_id: str) -> list[Work]:
+        return [work for work in self._draft.work.values() if work.flow_id == flow_id]
 
-    def want_inputs(self, flow_id: str) -> None:
-        """Name what ``inputs`` will be asked for once the batch has committed, when loading is over."""
-        if flow_id not in self._inputs and flow_id not in self._draft_inputs:
+    def open_work(self, flow_id: str) -> list[Work]:
+        if flow_id not in self._open_known:
+            raise NotLoaded("open_flows", flow_id)
+        return [item for item in self._known_work(flow_id) if item.status not in FINAL_WORK]
+
+    def work_of_step(self, flow_id: str, step_id: str) -> list[Work]:
+        if step_key(flow_id, step_id) not in self._step_work_known and not self._begins_here(flow_id):
+            raise NotLoaded("step_work", step_key(flow_id, step_id))
+        items = [work for work in self._known_work(flow_id) if work.step_id == step_id]
+        return sorted(items, key=lambda work: (work.created_at, work.work_id))
+
+    def _begins_here(self, flow_id: str) -> bool:
+        return flow_id in self.changes.new.flows or flow_id in self._draft.new.flows
+
+    def _known_work(self, flow_id: str) -> list[Work]:
+        ids = dict.fromkeys(self._work_of.get(flow_id, ()))
+        ids.update((work_id, None) for work_id, work in self._draft.work.items() if work.flow_id == flow_id)
+        return [self.work(work_id) for work_id in ids]
+
+    def waiting_items(self, step: StepRun) -> Iterator[Work]:
+        """Items of a step that are not released yet, in their order."""
+        first = (0 if step.released is None else step.released + 1) // RELEASED_TOGETHER * RELEASED_TOGETHER
+        while first < step.items:
+            for work in self._items_between(step, first, first + RELEASED_TOGETHER):
+                if work.status is WorkStatus.PENDING and work.due_at is None:
+                    yield work
+            first += RELEASED_TOGETHER
+
+    def _items_between(self, step: StepRun, first: int, end: int) -> list[Work]:
+        if self._begins_here(step.flow_id):
+            items = [work for work in self._known_work(step.flow_id) if work.step_id == step.step_id]
+            return sorted((work for work in items if first <= work.item < end), key=lambda work: work.item)
+        find = Find.of("find_waiting_items", flow_id=step.flow_id, step_id=step.step_id, first=first, end=end)
+        ids = [row[0] for row in self.found(find)]
+        missing("work", (work_id for work_id in ids if work_id not in self._work and work_id not in self._draft.work))
+        return [self.work(work_id) for work_id in ids]
+
+    def inputs(self, flow_id: str) -> FlowInputs:
+        found = self._draft.inputs.get(flow_id) or self._inputs.get(flow_id)
+        if found is None:
             raise NotLoaded("inputs", flow_id)
+        return found
+
+    def plan_of(self, flow: Flow) -> Plan:
+        if flow.plan is None:
+            return NO_PLAN
+        plan = self._draft.plans.get(flow.plan) or self._plans.get(flow.plan) or self._known.plans.get(flow.plan)
+        if plan is None:
+            raise NotLoaded("plans", flow.plan)
+        return plan
 
     def version(self, version: str) -> StepVersion:
-        try:
-            return self._versions[version]
-        except KeyError:
-            raise NotLoaded("versions", version) from None
+        found = self._known.version(version)
+        if found is None:
+            raise NotLoaded("versions", version.removesuffix(UNDOING))
+        return found
 
     def current_version(self, step_id: str) -> StepVersion | None:
         try:
@@ -202,6 +271,12 @@ class World:
         except KeyError:
             raise NotLoaded("steps", step_id) from None
         return None if version is None else self.version(version)
+
+    def register(self) -> Register:
+        """All steps as they are registered now, with what this batch has put or taken out."""
+        if self._register is None:
+            raise NotLoaded("registers", str(self._known.register.revision))
+        return self._register.with_changes({**self.changes.current, **self._draft.current})
 
     def call(self, call_id: str) -> CancelCall | None:
         try:
@@ -229,147 +304,91 @@ class World:
 
     def is_limited(self, work: Work) -> bool:
         """Whether only so many items of its step may be active at once, as far as this batch had to know."""
-        version = self._versions.get(work.version)
+        version = self._known.version(work.version)
         return version is None or version.work.parallelism is not None
-
-    def touched_work(self, flow_id: str) -> list[Work]:
-        return [work for work in self._draft_work.values() if work.flow_id == flow_id]
-
-    def open_work(self, flow_id: str) -> list[Work]:
-        if flow_id not in self._open_known:
-            raise NotLoaded("open_flows", flow_id)
-        work = (self.work(work_id) for work_id in self._work_of.get(flow_id, ()))
-        return [item for item in work if item.status not in FINAL_WORK]
-
-    def open_steps(self, flow_id: str) -> list[StepRun]:
-        if flow_id not in self._open_known:
-            raise NotLoaded("open_flows", flow_id)
-        keys = [key for key in {**self._steps, **self._draft_steps} if key[0] == flow_id]
-        return [step for key in keys if step_is_open(step := self.step_run(*key))]
 
     # Changing ----------------------------------------------------------------------------------------------------
 
     def record(self, event: Event) -> None:
         """Apply an event to the drafts that it concerns and note it for the journal."""
-        self._APPLY[event.type](self, event)
-        self._draft_events.append(event)
+        apply(event, self)
+        self._draft.events.append(event)
 
-    def _apply_to_work(self, event: Event) -> None:
-        work_id = event.work_id or ""
-        draft = self._draft_work.get(work_id)
+    def draft_work(self, work_id: str) -> Work:
+        draft = self._draft.work.get(work_id)
         if draft is None:
-            draft = self._draft_work[work_id] = self.work(work_id).draft()
-        evolve_work(draft, event)
+            draft = self._draft.work[work_id] = self.work(work_id).draft()
+        return draft
 
-    def _end_work(self, event: Event) -> None:
-        self._apply_to_work(event)
-        self._apply_to_step(event)
-
-    def _apply_to_step(self, event: Event) -> None:
-        key = (event.flow_id, event.step_id or "")
-        draft = self._draft_steps.get(key)
+    def draft_step(self, flow_id: str, step_id: str) -> StepRun:
+        key = (flow_id, step_id)
+        draft = self._draft.steps.get(key)
         if draft is None:
-            draft = self._draft_steps[key] = self.step_run(*key).draft()
-        evolve_step(draft, event)
+            draft = self._draft.steps[key] = self.step_run(*key).draft()
+        return draft
 
-    def _end_step(self, event: Event) -> None:
-        self._apply_to_step(event)
-        self._apply_to_flow(event)
-
-    def _apply_to_flow(self, event: Event) -> None:
-        draft = self._draft_flows.get(event.flow_id)
+    def draft_flow(self, flow_id: str) -> Flow:
+        draft = self._draft.flows.get(flow_id)
         if draft is None:
-            draft = self._draft_flows[event.flow_id] = self.flow(event.flow_id).draft()
-        evolve_flow(draft, event)
+            draft = self._draft.flows[flow_id] = self.flow(flow_id).draft()
+        return draft
 
-    def _create_work(self, event: Event) -> None:
-        work = work_from(event)
-        self._draft_work[work.work_id] = work
-        self._draft_new.work.add(work.work_id)
+    def create_work(self, work: Work) -> None:
+        self._draft.work[work.work_id] = work
+        self._draft.new.work.add(work.work_id)
 
-    def _create_step(self, event: Event) -> None:
-        step = step_from(event)
-        self._draft_steps[(step.flow_id, step.step_id)] = step
-        self._draft_new.steps.add((step.flow_id, step.step_id))
+    def create_flow(self, flow: Flow, steps: list[StepRun]) -> None:
+        """A flow that begins here is known whole."""
+        self._draft.flows[flow.flow_id] = flow
+        self._draft.new.flows.add(flow.flow_id)
+        for step in steps:
+            key = (step.flow_id, step.step_id)
+            self._draft.steps[key] = step
+            self._draft.new.steps.add(key)
+        self._open_known.add(flow.flow_id)
+        self._whole_known.add(flow.flow_id)
 
-    def _create_flow(self, event: Event) -> None:
-        self._draft_flows[event.flow_id] = flow_from(event)
-        self._draft_new.flows.add(event.flow_id)
+    def start_with(self, inputs: FlowInputs, plan: Plan) -> None:
+        """Note what a new flow was started with."""
+        self._draft.inputs[inputs.flow_id] = inputs
+        if plan.plan_id not in self._known.plans:
+            self._draft.plans[plan.plan_id] = plan
 
-    def _note_only(self, event: Event) -> None:
-        """It changes no record: the journal alone tells of it."""
-
-    _APPLY: ClassVar[dict[EventType, Callable[[World, Event], None]]] = {
-        EventType.FLOW_STARTED: _create_flow,
-        EventType.STEP_STARTED: _create_step,
-        EventType.WORK_CREATED: _create_work,
-        EventType.CANCEL_DELIVERED: _note_only,
-        EventType.CANCEL_UNDELIVERED: _note_only,
-        EventType.WORK_DISPATCHED: _apply_to_work,
-        EventType.WORK_ACKNOWLEDGED: _apply_to_work,
-        EventType.WORK_HEARTBEAT: _apply_to_work,
-        EventType.WORK_POSTPONED: _apply_to_work,
-        EventType.WORK_NOT_COMPLETED: _apply_to_work,
-        **dict.fromkeys(ENDS_WORK, _end_work),
-        **dict.fromkeys(ENDS_STEP, _end_step),
-        **dict.fromkeys(ENDS_FLOW, _apply_to_flow),
-    }
-    """What each event changes: the end of an item also counts in its step, the end of a step in its flow."""
-
-    def start_with(self, inputs: FlowInputs) -> None:
-        """Note what a new flow was started with. A flow that begins here is known whole."""
-        self._draft_inputs[inputs.flow_id] = inputs
-        self._open_known.add(inputs.flow_id)
+    def dispatch_at_once(self, work: Work, step: StepVersion, now: int) -> None:
+        # A step with a limit over all flows is claimed by the sweep, which counts what is out.
+        if step.work.parallelism is None:
+            self.inputs(work.flow_id)  # they are asked for when the batch has committed, and loading is over
+            if self.capacity.take_at_once(work.lane):
+                self.record(dispatch(work, step, self.node_id, now))
 
     def call_later(self, call: CancelCall) -> None:
-        self._draft_calls[call.call_id] = call
+        self._draft.calls[call.call_id] = call
 
     def forget_call(self, call_id: str) -> None:
-        self._draft_calls[call_id] = None
+        self._draft.calls[call_id] = None
 
-    def register(self, step_id: str, version: StepVersion | None) -> None:
+    def put_current(self, step_id: str, version: StepVersion | None) -> None:
         """Make a version the current one of its step, or take the step out of the register."""
-        self._draft_current[step_id] = version
+        self._draft.current[step_id] = version
 
     def keep(self) -> None:
         """The command was decided: its drafts become the world's."""
-        changes = self.changes
-        if self._draft_new.any():
-            changes.new.flows |= self._draft_new.flows
-            changes.new.steps |= self._draft_new.steps
-            changes.new.work |= self._draft_new.work
-        for flow_id, flow in self._draft_flows.items():
-            self._flows[flow_id] = changes.flows[flow_id] = flow
-        for key, step in self._draft_steps.items():
-            self._steps[key] = changes.steps[key] = step
-        for work_id, work in self._draft_work.items():
-            self._work[work_id] = changes.work[work_id] = work
+        draft = self._draft
+        self._flows.update(draft.flows)
+        self._steps.update(draft.steps)
+        self._work.update(draft.work)
+        for work_id, work in draft.work.items():
             self._work_of.setdefault(work.flow_id, {})[work_id] = None
-        for flow_id, inputs in self._draft_inputs.items():
-            self._inputs[flow_id] = changes.inputs[flow_id] = inputs
-        for call_id, call in self._draft_calls.items():
-            self._calls[call_id] = changes.calls[call_id] = call
-        for step_id, version in self._draft_current.items():
-            changes.current[step_id] = version
+        self._inputs.update(draft.inputs)
+        self._plans.update(draft.plans)
+        self._calls.update(draft.calls)
+        for step_id, version in draft.current.items():
             self._current[step_id] = None if version is None else version.version
             if version is not None:
-                self._versions[version.version] = changes.versions[version.version] = version
-        changes.events.extend(self._draft_events)
-        self._clear()
+                self._known.versions[version.version] = version
+        self.changes.include(draft)
+        self._draft = Drafted()
 
     def discard(self) -> None:
         """The command was refused: nothing of it remains."""
-        self._clear()
-
-    def _clear(self) -> None:
-        self._draft_events = []
-        self._draft_work = {}
-        self._draft_steps = {}
-        self._draft_flows = {}
-        if self._draft_new.any():
-            self._draft_new = NewKeys()
-            self._draft_inputs = {}
-        if self._draft_calls:
-            self._draft_calls = {}
-        if self._draft_current:
-            self._draft_current = {}
+        self._draft = Drafted()

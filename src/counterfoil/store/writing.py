@@ -37,6 +37,8 @@ def _all(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Writ
         yield Write("put_step", [(v.step_id, v.version, changes.at, changes.at) for v in current])
         removed: list[Row] = [(step_id,) for step_id, version in changes.current.items() if version is None]
         yield Write("delete_step", removed, exact=False)
+        yield Write("raise_register", [(len(changes.current),)])
+    yield Write("insert_plans", [rows.inserted_plan(plan) for plan in changes.plans.values()], exact=False)
     if new.flows:
         yield Write("insert_flows", [rows.inserted_flow(flows[key]) for key in sorted(new.flows)])
         yield Write("insert_inputs", [rows.inserted_inputs(inputs) for inputs in changes.inputs.values()])

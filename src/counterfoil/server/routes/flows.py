@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from counterfoil.domain.errors import (
     FlowExists,
     FlowFinal,
+    FlowNotFailed,
     InvalidInput,
     PayloadTooLarge,
+    PlanCycle,
     UnknownFlow,
     UnknownStep,
     UnreachableGoal,
@@ -60,6 +63,16 @@ class CancelFlow(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    compensate: Annotated[
+        StrictBool, Field(description="undo what the flow has completed, where its steps say how")
+    ] = False
+
+
+class RedriveFlow(BaseModel):
+    """``POST /api/v1/flows/{flow_id}/redrive``: nothing needs to be said."""
+
+    model_config = ConfigDict(extra="forbid")
+
 
 def flow_routes(engine: EngineFacade) -> list[Route]:
     return [*_command_routes(engine), *_query_routes(engine), *_journal_routes(engine)]
@@ -74,10 +87,30 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
 
     async def cancel_flow(request: web.Request) -> web.Response:
         flow_id = _flow_id(request)
-        await read_optional_model(request, CancelFlow, InvalidInput)
-        return json_response(await engine.cancel_flow(flow_id))
+        wanted = await read_optional_model(request, CancelFlow, InvalidInput)
+        return json_response(await engine.cancel_flow(flow_id, compensate=wanted.compensate))
+
+    async def redrive_flow(request: web.Request) -> web.Response:
+        flow_id = _flow_id(request)
+        await read_optional_model(request, RedriveFlow, InvalidInput)
+        return json_response(await engine.redrive_flow(flow_id))
+
+    async def plan_flow(request: web.Request) -> web.Response:
+        return json_response(await engine.plan_flow(await read_model(request, StartFlow, InvalidInput)))
 
     return [
+        Route(
+            method="POST",
+            path="/api/v1/plan",
+            handler=plan_flow,
+            tag="flows",
+            summary="Preview the plan of a flow",
+            description="What a start with the same body would run, and why; nothing is started.",
+            request=StartFlow,
+            example=EXAMPLE,
+            answers={200: Answer(description="the plan", model=answers.Plan)},
+            errors=(InvalidInput, UnreachableGoal, PlanCycle, UnknownStep, UnsupportedMediaType, PayloadTooLarge),
+        ),
         Route(
             method="POST",
             path="/api/v1/flows",
@@ -89,7 +122,29 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
             request=StartFlow,
             example=EXAMPLE,
             answers={201: Answer(description="started, and durable", model=answers.FlowStarted)},
-            errors=(InvalidInput, UnreachableGoal, UnknownStep, FlowExists, UnsupportedMediaType, PayloadTooLarge),
+            errors=(
+                InvalidInput,
+                UnreachableGoal,
+                PlanCycle,
+                UnknownStep,
+                FlowExists,
+                UnsupportedMediaType,
+                PayloadTooLarge,
+            ),
+            roles=OPERATORS,
+        ),
+        Route(
+            method="POST",
+            path="/api/v1/flows/{flow_id}/redrive",
+            handler=redrive_flow,
+            tag="flows",
+            summary="Let a failed flow go on",
+            description="From what failed, with new work items and new receipts; what completed is kept, unless it was "
+            "compensated.",
+            request=RedriveFlow,
+            request_optional=True,
+            answers={200: Answer(description="under way again", model=answers.FlowRedriven)},
+            errors=(UnknownFlow, FlowNotFailed, InvalidInput, UnsupportedMediaType, PayloadTooLarge),
             roles=OPERATORS,
         ),
         Route(

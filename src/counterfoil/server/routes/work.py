@@ -5,13 +5,29 @@ from __future__ import annotations
 import re
 
 from aiohttp import web
+from pydantic import BaseModel, ConfigDict
 
-from counterfoil.domain.errors import InvalidInput, UnknownWork
-from counterfoil.server.answers import WorkDetail, WorkPage, json_response
-from counterfoil.server.requests import WorkFilters, read_query
+from counterfoil.domain.errors import (
+    FlowNotFailed,
+    InvalidInput,
+    PayloadTooLarge,
+    UnknownWork,
+    UnsupportedMediaType,
+    WorkNotFailed,
+)
+from counterfoil.domain.flows import RedriveRequest
+from counterfoil.server.answers import WorkDetail, WorkPage, WorkRedriven, WorkRedrivenByFilter, json_response
+from counterfoil.server.auth import OPERATORS
+from counterfoil.server.requests import WorkFilters, read_model, read_optional_model, read_query
 from counterfoil.server.routes import Answer, EngineFacade, Route
 
 _WORK_ID = re.compile(r"[A-Za-z0-9._~:-]{1,200}")
+
+
+class RedriveWork(BaseModel):
+    """``POST /api/v1/work/{work_id}/redrive``: nothing needs to be said."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 def work_routes(engine: EngineFacade) -> list[Route]:
@@ -27,12 +43,43 @@ def work_routes(engine: EngineFacade) -> list[Route]:
         return json_response(page)
 
     async def get_work(request: web.Request) -> web.Response:
-        work_id = request.match_info["work_id"]
-        if not _WORK_ID.fullmatch(work_id):
-            raise UnknownWork
-        return json_response(await engine.queries.work_item(work_id))
+        return json_response(await engine.queries.work_item(_work_id(request)))
+
+    async def redrive_work(request: web.Request) -> web.Response:
+        work_id = _work_id(request)
+        await read_optional_model(request, RedriveWork, InvalidInput)
+        return json_response(await engine.redrive_work(work_id))
+
+    async def redrive_matching_work(request: web.Request) -> web.Response:
+        return json_response(await engine.redrive_matching(await read_model(request, RedriveRequest, InvalidInput)))
 
     return [
+        Route(
+            method="POST",
+            path="/api/v1/work/redrive",
+            handler=redrive_matching_work,
+            tag="work",
+            summary="Redrive failed work by filter",
+            description="Every flow with failed work that fits goes on from there; with `dry_run` it is only told which.",
+            request=RedriveRequest,
+            example={"filter": {"step_id": "charge", "error_code": "RETRIES_EXHAUSTED"}, "limit": 100, "dry_run": True},
+            answers={200: Answer(description="what was found and redriven", model=WorkRedrivenByFilter)},
+            errors=(InvalidInput, UnsupportedMediaType, PayloadTooLarge),
+            roles=OPERATORS,
+        ),
+        Route(
+            method="POST",
+            path="/api/v1/work/{work_id}/redrive",
+            handler=redrive_work,
+            tag="work",
+            summary="Redrive a failed work item",
+            description="A new work item with a new receipt stands in for it, and its flow goes on.",
+            request=RedriveWork,
+            request_optional=True,
+            answers={200: Answer(description="the new work item", model=WorkRedriven)},
+            errors=(UnknownWork, WorkNotFailed, FlowNotFailed, InvalidInput, UnsupportedMediaType, PayloadTooLarge),
+            roles=OPERATORS,
+        ),
         Route(
             method="GET",
             path="/api/v1/work",
@@ -53,3 +100,11 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             errors=(UnknownWork,),
         ),
     ]
+
+
+def _work_id(request: web.Request) -> str:
+    """The work id of the path; one that no work item can have is not worth a query."""
+    work_id = request.match_info["work_id"]
+    if not _WORK_ID.fullmatch(work_id):
+        raise UnknownWork
+    return work_id

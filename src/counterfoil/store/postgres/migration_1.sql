@@ -19,11 +19,12 @@ CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL
 ALTER TABLE flow_inputs ADD COLUMN options TEXT NOT NULL DEFAULT '{}';
 
 ALTER TABLE flow_steps ADD COLUMN outputs TEXT, ADD COLUMN error TEXT, ADD COLUMN ready_at BIGINT,
-    ADD COLUMN due_at BIGINT, ADD COLUMN released INTEGER, ADD COLUMN redrives INTEGER NOT NULL DEFAULT 0;
+    ADD COLUMN due_at BIGINT, ADD COLUMN released INTEGER,
+    ADD COLUMN waiting_items INTEGER NOT NULL DEFAULT 0, ADD COLUMN redrives INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 UPDATE flow_steps SET outputs = told.outputs, error = told.error
 FROM (
-    SELECT j.flow_id, e ->> 1 AS step_id, e -> 4 ->> 'outputs' AS outputs, e -> 4 ->> 'error' AS error
+    SELECT j.flow_id, e ->> 1 AS step_id, nullif(e -> 4 ->> 'outputs', '{}') AS outputs, e -> 4 ->> 'error' AS error
     FROM journal AS j, json_array_elements(j.events::json) AS e
     WHERE e ->> 0 IN ('step_completed', 'step_failed')
 ) AS told

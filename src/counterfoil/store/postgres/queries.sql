@@ -10,9 +10,11 @@
 SELECT
     w.work_id, w.flow_id, w.step_id, w.item, w.version, w.status, w.attempt, w.idempotency_key, w.lane, w.created_at,
     w.due_at, w.deadline_at, w.owner, w.first_sent_at, w.sent_at, w.acknowledged_at, w.progress, w.message, w.hold,
-    w.result, w.error, w.recorded_at,
+    w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes,
     s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
-    f.status, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at, f.revision
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives,
+    f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation,
+    f.revision
 FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id
 JOIN flows AS f ON f.flow_id = w.flow_id
@@ -20,7 +22,7 @@ WHERE w.work_id = ANY($1::text[]);
 
 -- name: load_flows
 -- Flows by id.
-SELECT f.flow_id, f.status, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at
+SELECT f.flow_id, f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation
 FROM flows AS f WHERE f.flow_id = ANY($1::text[]);
 
 -- name: load_open_work
@@ -31,13 +33,47 @@ WHERE w.flow_id = ANY($1::text[]) AND w.status IN ('pending', 'held', 'active', 
 -- name: load_open_steps
 -- All open steps of some flows.
 SELECT
-    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at,
-    s.finished_at
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives
 FROM flow_steps AS s WHERE s.flow_id = ANY($1::text[]) AND s.status IN ('pending', 'active');
+
+-- name: load_step_work
+-- Ids of all work of some steps in flows. The key of a step is its flow, a line feed, and its own id.
+SELECT w.work_id
+FROM unnest($1::text[]) AS wanted (key)
+JOIN work AS w ON w.flow_id = split_part(wanted.key, chr(10), 1) AND w.step_id = split_part(wanted.key, chr(10), 2);
+
+-- name: load_steps
+-- Steps in flows by key, each with what it gave.
+SELECT
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives, s.outputs
+FROM unnest($1::text[]) AS wanted (key)
+JOIN flow_steps AS s
+ON s.flow_id = split_part(wanted.key, chr(10), 1) AND s.step_id = split_part(wanted.key, chr(10), 2);
+
+-- name: load_whole_steps
+-- All steps of some flows, each with what it gave.
+SELECT
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives, s.outputs
+FROM flow_steps AS s WHERE s.flow_id = ANY($1::text[]);
+
+-- name: load_plans
+-- Plans by id.
+SELECT p.plan_id, p.document FROM plans AS p WHERE p.plan_id = ANY($1::text[]);
+
+-- name: load_register
+-- The register's revision, with every current step unless the revision is the one that is known.
+SELECT r.revision, s.step_id, s.version, v.definition
+FROM unnest($1::bigint[]) AS known (revision) CROSS JOIN register AS r
+LEFT JOIN steps AS s ON r.revision <> known.revision
+LEFT JOIN step_versions AS v ON v.version = s.version;
 
 -- name: load_inputs
 -- What some flows were started with.
-SELECT i.flow_id, i.goals, i.init, i.metadata, i.labels FROM flow_inputs AS i WHERE i.flow_id = ANY($1::text[]);
+SELECT i.flow_id, i.goals, i.init, i.metadata, i.labels, i.options
+FROM flow_inputs AS i WHERE i.flow_id = ANY($1::text[]);
 
 -- name: load_current
 -- The current version of some steps.
@@ -68,6 +104,45 @@ CROSS JOIN LATERAL (
     ORDER BY w.due_at LIMIT :share FOR UPDATE OF f SKIP LOCKED
 ) AS due
 LIMIT :limit;
+
+-- name: find_waiting_items
+-- Items of a step that are not released yet, among some of its places. Whoever asks has the flow in hand already.
+SELECT work_id FROM work
+WHERE flow_id = :flow_id AND step_id = :step_id AND item >= :first AND item < :end
+    AND status = 'pending' AND due_at IS NULL
+ORDER BY item;
+
+-- name: find_due_flows
+-- Flows whose deadline has passed, or a step of which waits no longer.
+SELECT f.flow_id FROM flows AS f WHERE f.flow_id IN (
+    SELECT d.flow_id FROM flows AS d WHERE d.deadline_at <= :now
+    UNION ALL
+    SELECT s.flow_id FROM flow_steps AS s WHERE s.due_at <= :now
+)
+LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
+
+-- name: find_failed_work
+-- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
+-- It is read outside of a batch, and redriven flow by flow: nothing is locked.
+SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
+JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
+JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
+WHERE w.status = 'failed' AND w.undoes IS NULL
+    AND (:step_id::text IS NULL OR w.step_id = :step_id)
+    AND (
+        :error_code::text IS NULL OR w.error::json ->> 'code' = :error_code
+        OR w.error::json -> 'cause' ->> 'code' = :error_code
+    )
+    AND (:since::bigint IS NULL OR w.recorded_at >= :since)
+    AND (:until::bigint IS NULL OR w.recorded_at < :until)
+    AND (:label::text IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS l WHERE l.label = :label AND l.flow_id = w.flow_id
+    ))
+    AND NOT EXISTS (
+        SELECT 1 FROM work AS newer WHERE newer.flow_id = w.flow_id AND newer.step_id = w.step_id
+            AND newer.item = w.item AND newer.redrive_of = w.work_id
+    )
+ORDER BY w.recorded_at LIMIT :limit;
 
 -- name: find_overdue
 -- Active work whose clock has run out, the longest overdue first.
@@ -112,9 +187,23 @@ ON CONFLICT (step_id) DO UPDATE SET version = excluded.version, updated_at = exc
 -- Take a step out of the register; flows under way keep their version.
 DELETE FROM steps WHERE step_id = ANY($1::text[]);
 
+-- name: raise_register
+-- The register has changed. Nodes change it one after the other (lock_register).
+UPDATE register SET revision = register.revision + change.steps FROM unnest($1::bigint[]) AS change (steps);
+
+-- name: insert_plans
+-- A plan that may be known already: the same content has the same id.
+INSERT INTO plans (plan_id, document)
+SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING;
+
 -- name: insert_flows
-INSERT INTO flows (flow_id, status, created_at, open_steps, outputs, error, finished_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::integer[], $5::text[], $6::text[], $7::bigint[]);
+INSERT INTO flows (
+    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, created_at, plan, parent
+)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[],
+    $9::text[], $10::text[]
+);
 
 -- name: update_flows
 -- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
@@ -122,12 +211,14 @@ SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::integer[], $5::te
 UPDATE flows SET
     status = coalesce(change.status, flows.status),
     open_steps = coalesce(change.open_steps, flows.open_steps),
-    outputs = CASE WHEN change.status IS NULL THEN flows.outputs ELSE change.outputs END,
     error = CASE WHEN change.status IS NULL THEN flows.error ELSE change.error END,
     finished_at = CASE WHEN change.status IS NULL THEN flows.finished_at ELSE change.finished_at END,
+    deadline_at = CASE WHEN change.status IS NULL THEN flows.deadline_at ELSE change.deadline_at END,
+    compensation = CASE WHEN change.status IS NULL THEN flows.compensation ELSE change.compensation END,
     revision = change.revision + 1
-FROM unnest($1::text[], $2::text[], $3::integer[], $4::text[], $5::text[], $6::bigint[], $7::bigint[])
-    AS change (flow_id, status, open_steps, outputs, error, finished_at, revision)
+FROM unnest(
+    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[]
+) AS change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation, revision)
 WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision AND CASE change.status
     WHEN 'active' THEN flows.status IN ('active', 'failed')
     WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
@@ -138,31 +229,39 @@ WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision AND CA
 END;
 
 -- name: insert_inputs
-INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]);
+INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels, options)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]);
 
 -- name: insert_labels
 INSERT INTO flow_labels (label, flow_id) SELECT * FROM unnest($1::text[], $2::text[]);
 
 -- name: insert_steps
 INSERT INTO flow_steps (
-    flow_id, step_id, version, status, goal, items, open_items, failed_items, started_at, finished_at
+    flow_id, step_id, version, goal, status, items, open_items, failed_items, started_at, finished_at, error, ready_at,
+    due_at, released, waiting_items, redrives, outputs
 )
 SELECT * FROM unnest(
-    $1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::integer[], $7::integer[], $8::integer[],
-    $9::bigint[], $10::bigint[]
+    $1::text[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::integer[], $7::integer[], $8::integer[],
+    $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::bigint[], $14::integer[], $15::integer[],
+    $16::integer[], $17::text[]
 );
 
 -- name: update_steps
--- pending -> active | skipped | cancelled; active -> completed | failed | cancelled
+-- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; what has ended -> pending
 UPDATE flow_steps SET
     status = change.status, items = change.items, open_items = change.open_items,
-    failed_items = change.failed_items, started_at = change.started_at, finished_at = change.finished_at
+    failed_items = change.failed_items, started_at = change.started_at, finished_at = change.finished_at,
+    error = change.error, ready_at = change.ready_at, due_at = change.due_at, released = change.released,
+    waiting_items = change.waiting_items, redrives = change.redrives, outputs = change.outputs
 FROM unnest(
-    $1::text[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::integer[], $7::bigint[], $8::bigint[]
-) AS change (flow_id, step_id, status, items, open_items, failed_items, started_at, finished_at)
+    $1::text[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::integer[], $7::bigint[], $8::bigint[],
+    $9::text[], $10::bigint[], $11::bigint[], $12::integer[], $13::integer[], $14::integer[], $15::text[]
+) AS change (
+    flow_id, step_id, status, items, open_items, failed_items, started_at, finished_at, error, ready_at, due_at,
+    released, waiting_items, redrives, outputs
+)
 WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id AND CASE change.status
-    WHEN 'pending' THEN flow_steps.status IN ('pending')
+    WHEN 'pending' THEN flow_steps.status IN ('pending', 'completed', 'failed', 'cancelled')
     WHEN 'active' THEN flow_steps.status IN ('pending', 'active')
     WHEN 'completed' THEN flow_steps.status IN ('active')
     WHEN 'failed' THEN flow_steps.status IN ('active')
@@ -173,12 +272,14 @@ END;
 -- name: insert_work
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
-    deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at
+    deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at,
+    arguments, redrive_of, undoes
 )
 SELECT * FROM unnest(
     $1::text[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::integer[], $8::text[], $9::text[],
     $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[],
-    $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::bigint[]
+    $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::bigint[], $23::text[], $24::text[],
+    $25::text[]
 );
 
 -- name: update_work
@@ -244,6 +345,14 @@ FROM lanes WHERE lane IS NOT NULL;
 -- When the first clock of active work runs out.
 SELECT min(due_at) FROM work WHERE status = 'active';
 
+-- name: next_flow_clock
+-- When the first flow must be looked at again: for its deadline, or for a step that waits.
+SELECT min(clock.at) FROM (
+    SELECT min(deadline_at) AS at FROM flows WHERE deadline_at IS NOT NULL
+    UNION ALL
+    SELECT min(due_at) FROM flow_steps WHERE due_at IS NOT NULL
+) AS clock;
+
 -- name: next_call
 SELECT min(due_at) FROM cancel_calls;
 
@@ -280,20 +389,27 @@ SELECT s.step_id, s.version, v.definition, s.created_at, s.updated_at
 FROM steps AS s JOIN step_versions AS v ON v.version = s.version ORDER BY s.step_id;
 
 -- name: get_flow
-SELECT f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at, i.init, i.metadata, i.labels
-FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id WHERE f.flow_id = :flow_id;
+SELECT f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.init, i.options,
+    f.parent, f.deadline_at, f.compensation, p.document
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans AS p ON p.plan_id = f.plan
+WHERE f.flow_id = :flow_id;
+
+-- name: outputs_of_flows
+-- What the steps of some flows gave.
+SELECT s.flow_id, s.outputs FROM jsonb_array_elements_text(:flow_ids::jsonb) AS wanted (flow_id)
+JOIN flow_steps AS s ON s.flow_id = wanted.flow_id AND s.outputs IS NOT NULL
+ORDER BY s.flow_id, s.finished_at, s.step_id;
 
 -- name: get_flow_steps
-SELECT step_id, status, goal, version, started_at, finished_at
+SELECT step_id, status, goal, version, started_at, finished_at, items, error, due_at, redrives
 FROM flow_steps WHERE flow_id = :flow_id ORDER BY started_at NULLS FIRST, step_id;
 
 -- name: get_flow_result
-SELECT flow_id, status, outputs, error FROM flows WHERE flow_id = :flow_id;
+SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at,
-    i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:status::text IS NULL OR f.status = :status)
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -308,8 +424,7 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at,
-    i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -324,18 +439,18 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: work_of_flow
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
 FROM work WHERE flow_id = :flow_id ORDER BY flow_id, step_id, item;
 
 -- name: get_work
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
 FROM work WHERE work_id = :work_id;
 
 -- name: list_work
 -- Oldest first. Each filter is off while its parameter is null.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
 FROM work
 WHERE ordinal > coalesce(:after::bigint, 0)
     AND (:status::text IS NULL OR status = :status)
@@ -345,7 +460,7 @@ ORDER BY ordinal LIMIT :limit;
 -- name: list_overdue_work
 -- Open work whose time has come but that has not moved: by the partial indexes, so ended work costs nothing.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
 FROM (
     SELECT * FROM work WHERE status = 'active' AND due_at <= :now
     UNION ALL
@@ -395,8 +510,8 @@ SELECT ordinal, flow_id FROM flows WHERE ordinal > $1 ORDER BY ordinal LIMIT $2;
 
 -- name: doctor_steps
 SELECT
-    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at,
-    s.finished_at
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives, s.outputs
 FROM flow_steps AS s WHERE s.flow_id = ANY($1::text[]);
 
 -- name: doctor_work

@@ -84,6 +84,7 @@ CREATE TABLE flow_steps (
     ready_at     BIGINT,
     due_at       BIGINT,
     released     INTEGER,
+    waiting_items INTEGER NOT NULL DEFAULT 0,
     redrives     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (flow_id, step_id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02); -- no index holds what mostly changes here: a change finds its place on the same page

@@ -35,8 +35,9 @@ from counterfoil.store.postgres.transaction import TRANSACTION_SECONDS, BeginAga
 from counterfoil.store.world import World
 from counterfoil.store.writing import Write, writes_of
 
-KINDS = frozenset({"work", "steps"})
-"""Needs that can be read without a lock: the write proves what was read of work, and steps are never locked to read."""
+KINDS = frozenset({"work", "steps", "registers"})
+"""Needs that can be read without a lock: the write proves what was read of work, and the register
+is never locked to be read."""
 
 
 async def decide_unlocked(connection: Connection, batch: Batch, memory: Memory, defaults: WorkDefaults) -> bool:
@@ -58,7 +59,7 @@ def _can_be_proved(world: World, remembered: set[str]) -> bool:
     if not changes.any():
         return not remembered
     changed = changes.touched()
-    return changed >= remembered and not changed.isdisjoint(world.revisions) and not changes.current
+    return changed >= remembered and not changed.isdisjoint(world.revisions) and not (changes.current or changes.plans)
 
 
 async def _read(connection: Connection, world: World, needs: Needs, defaults: WorkDefaults) -> bool:
@@ -69,6 +70,9 @@ async def _read(connection: Connection, world: World, needs: Needs, defaults: Wo
             loaded["load_work"] = await connection.fetch(packed(QUERIES["load_work"]), pack_keys(needs.work))
         if needs.steps:
             loaded["load_current"] = await connection.fetch(packed(QUERIES["load_current"]), pack_keys(needs.steps))
+        if needs.registers:
+            keys = pack_keys(needs.registers)
+            loaded["load_register"] = await connection.fetch(packed(QUERIES["load_register"]), keys)
     revisions = {row["flow_id"]: row["revision"] for row in loaded.get("load_work", ())}
     if any(world.revisions.get(flow_id, revision) != revision for flow_id, revision in revisions.items()):
         return False

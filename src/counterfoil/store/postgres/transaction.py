@@ -24,7 +24,7 @@ from counterfoil.domain.events import EventType
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import GuardRefused, StoreFailure
-from counterfoil.store.loading import LOADS, fill, need_open
+from counterfoil.store.loading import KEYS, LOADS, fill, need_more
 from counterfoil.store.memory import Memory
 from counterfoil.store.needs import Needs
 from counterfoil.store.postgres.connection import AGAIN, FAULTS, LOCK_MS, Connection
@@ -126,7 +126,7 @@ async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults, 
 
 async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> dict[str, int]:
     """Take the locks; returns the flows that there are, with their revisions."""
-    flows, locked = needs.flows | needs.open_flows, dict[str, int]()
+    flows, locked = needs.changing_flows(), dict[str, int]()
     if flows or needs.work:
         text = COORDINATION["lock_flows"]
         rows = await _fetch(connection, text if wait else f"{text} NOWAIT", flows, needs.work)
@@ -143,9 +143,11 @@ async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> dict[str
 
 async def _load(connection: Connection, needs: Needs) -> dict[str, list[Any]]:
     """Everything that the batch asked for, by query."""
-    if needs.open_flows:
-        rows = await _fetch(connection, QUERIES["load_open_work"], needs.open_flows)
-        need_open(needs, [row[0] for row in rows])
+    found: list[str] = []
+    for query, keys_of in KEYS.items():
+        if keys := keys_of(needs):
+            found += [row[0] for row in await _fetch(connection, QUERIES[query], keys)]
+    need_more(needs, found)
     loaded: dict[str, list[Any]] = {}
     for query, keys_of in LOADS.items():
         if keys := keys_of(needs):
@@ -155,8 +157,10 @@ async def _load(connection: Connection, needs: Needs) -> dict[str, list[Any]]:
 
 def _flows_of(loaded: dict[str, list[Any]]) -> set[str]:
     """The flows of which something that changes was loaded."""
-    of_work = {row[1] for row in loaded.get("load_work", ())}
-    return of_work.union(row[0] for row in loaded.get("load_flows", ()))
+    found = {row[1] for row in loaded.get("load_work", ())}
+    for query in ("load_flows", "load_steps", "load_whole_steps"):
+        found.update(row[0] for row in loaded.get(query, ()))
+    return found
 
 
 async def _fetch(connection: Connection, text: str, *keys: set[str]) -> list[Any]:

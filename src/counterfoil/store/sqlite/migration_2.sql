@@ -39,6 +39,7 @@ CREATE TABLE flow_steps (
     ready_at     INTEGER,
     due_at       INTEGER,
     released     INTEGER,
+    waiting_items INTEGER NOT NULL DEFAULT 0,
     redrives     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (flow_id, step_id)
 ) STRICT, WITHOUT ROWID;
@@ -47,10 +48,10 @@ INSERT INTO flow_steps (
 )
 SELECT b.flow_id, b.step_id, b.version, b.status, b.goal, b.items, b.open_items, b.failed_items, b.started_at,
     b.finished_at,
-    (SELECT e.value ->> 4 ->> 'outputs' FROM journal AS j, json_each(j.events) AS e
+    (SELECT nullif(e.value -> 4 ->> 'outputs', '{}') FROM journal AS j, json_each(j.events) AS e
     WHERE j.flow_id = b.flow_id AND json_valid(j.events) AND e.value ->> 0 = 'step_completed'
         AND e.value ->> 1 = b.step_id),
-    (SELECT e.value ->> 4 ->> 'error' FROM journal AS j, json_each(j.events) AS e
+    (SELECT e.value -> 4 ->> 'error' FROM journal AS j, json_each(j.events) AS e
     WHERE j.flow_id = b.flow_id AND json_valid(j.events) AND e.value ->> 0 = 'step_failed'
         AND e.value ->> 1 = b.step_id)
 FROM flow_steps_before AS b;

@@ -8,9 +8,10 @@
 SELECT json_group_array(json_array(
     w.work_id, w.flow_id, w.step_id, w.item, w.version, w.status, w.attempt, w.idempotency_key, w.lane, w.created_at,
     w.due_at, w.deadline_at, w.owner, w.first_sent_at, w.sent_at, w.acknowledged_at, w.progress, w.message, w.hold,
-    w.result, w.error, w.recorded_at,
+    w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes,
     s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
-    f.status, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives,
+    f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation
 ))
 FROM json_each(?) AS wanted
 CROSS JOIN work AS w ON w.work_id = wanted.value
@@ -20,7 +21,7 @@ CROSS JOIN flows AS f ON f.flow_id = w.flow_id;
 -- name: load_flows
 -- Flows by id.
 SELECT json_group_array(json_array(
-    f.flow_id, f.status, f.created_at, f.open_steps, f.outputs, f.error, f.finished_at
+    f.flow_id, f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation
 ))
 FROM json_each(?) AS wanted CROSS JOIN flows AS f ON f.flow_id = wanted.value;
 
@@ -33,15 +34,52 @@ WHERE w.status IN ('pending', 'held', 'active', 'not_completed');
 -- name: load_open_steps
 -- All open steps of some flows.
 SELECT json_group_array(json_array(
-    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at,
-    s.finished_at
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives
 ))
 FROM json_each(?) AS wanted CROSS JOIN flow_steps AS s ON s.flow_id = wanted.value
 WHERE s.status IN ('pending', 'active');
 
+-- name: load_step_work
+-- Ids of all work of some steps in flows. The key of a step is its flow, a line feed, and its own id.
+SELECT json_group_array(w.work_id)
+FROM json_each(?) AS wanted CROSS JOIN work AS w
+ON w.flow_id = substr(wanted.value, 1, instr(wanted.value, char(10)) - 1)
+    AND w.step_id = substr(wanted.value, instr(wanted.value, char(10)) + 1);
+
+-- name: load_steps
+-- Steps in flows by key, each with what it gave.
+SELECT json_group_array(json_array(
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives, s.outputs
+))
+FROM json_each(?) AS wanted CROSS JOIN flow_steps AS s
+ON s.flow_id = substr(wanted.value, 1, instr(wanted.value, char(10)) - 1)
+    AND s.step_id = substr(wanted.value, instr(wanted.value, char(10)) + 1);
+
+-- name: load_whole_steps
+-- All steps of some flows, each with what it gave.
+SELECT json_group_array(json_array(
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives, s.outputs
+))
+FROM json_each(?) AS wanted CROSS JOIN flow_steps AS s ON s.flow_id = wanted.value;
+
+-- name: load_plans
+-- Plans by id.
+SELECT json_group_array(json_array(p.plan_id, p.document))
+FROM json_each(?) AS wanted CROSS JOIN plans AS p ON p.plan_id = wanted.value;
+
+-- name: load_register
+-- The register's revision, with every current step unless the revision is the one that is known.
+SELECT json_group_array(json_array(r.revision, s.step_id, s.version, v.definition))
+FROM json_each(?) AS known CROSS JOIN register AS r
+LEFT JOIN steps AS s ON r.revision <> CAST(known.value AS INTEGER)
+LEFT JOIN step_versions AS v ON v.version = s.version;
+
 -- name: load_inputs
 -- What some flows were started with.
-SELECT json_group_array(json_array(i.flow_id, i.goals, i.init, i.metadata, i.labels))
+SELECT json_group_array(json_array(i.flow_id, i.goals, i.init, i.metadata, i.labels, i.options))
 FROM json_each(?) AS wanted CROSS JOIN flow_inputs AS i ON i.flow_id = wanted.value;
 
 -- name: load_current
@@ -77,6 +115,39 @@ CROSS JOIN work AS w ON w.ordinal IN (
 )
 LIMIT :limit;
 
+-- name: find_waiting_items
+-- Items of a step that are not released yet, among some of its places.
+SELECT work_id FROM work
+WHERE flow_id = :flow_id AND step_id = :step_id AND item >= :first AND item < :end
+    AND status = 'pending' AND due_at IS NULL
+ORDER BY item;
+
+-- name: find_due_flows
+-- Flows whose deadline has passed, or a step of which waits no longer.
+SELECT flow_id FROM flows WHERE deadline_at <= :now
+UNION
+SELECT flow_id FROM flow_steps WHERE due_at <= :now
+LIMIT :limit;
+
+-- name: find_failed_work
+-- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
+SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
+JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
+JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
+WHERE w.status = 'failed' AND w.undoes IS NULL
+    AND (:step_id IS NULL OR w.step_id = :step_id)
+    AND (:error_code IS NULL OR w.error ->> 'code' = :error_code OR w.error -> 'cause' ->> 'code' = :error_code)
+    AND (:since IS NULL OR w.recorded_at >= :since)
+    AND (:until IS NULL OR w.recorded_at < :until)
+    AND (:label IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS l WHERE l.label = :label AND l.flow_id = w.flow_id
+    ))
+    AND NOT EXISTS (
+        SELECT 1 FROM work AS newer WHERE newer.flow_id = w.flow_id AND newer.step_id = w.step_id
+            AND newer.item = w.item AND newer.redrive_of = w.work_id
+    )
+ORDER BY w.recorded_at LIMIT :limit;
+
 -- name: find_overdue
 -- Active work whose clock has run out, the longest overdue first.
 SELECT work_id FROM work WHERE status = 'active' AND due_at <= :now ORDER BY due_at LIMIT :limit;
@@ -109,17 +180,30 @@ ON CONFLICT (step_id) DO UPDATE SET version = excluded.version, updated_at = exc
 -- Take a step out of the register; flows under way keep their version.
 DELETE FROM steps WHERE step_id IN (VALUES :rows);
 
+-- name: raise_register
+-- The register has changed.
+UPDATE register SET revision = revision + change.steps
+FROM (WITH change (steps) AS (VALUES :rows) SELECT * FROM change) AS change;
+
+-- name: insert_plans
+-- A plan that may be known already: the same content has the same id.
+INSERT INTO plans (plan_id, document)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL ON CONFLICT DO NOTHING;
+
 -- name: insert_flows
-INSERT INTO flows (flow_id, status, created_at, open_steps, outputs, error, finished_at)
+INSERT INTO flows (
+    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, created_at, plan, parent
+)
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_flows
 -- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
 UPDATE flows SET
-    status = change.status, open_steps = change.open_steps, outputs = change.outputs, error = change.error,
-    finished_at = change.finished_at
+    status = change.status, open_steps = change.open_steps, error = change.error, finished_at = change.finished_at,
+    deadline_at = change.deadline_at, compensation = change.compensation
 FROM (
-    WITH change (flow_id, status, open_steps, outputs, error, finished_at) AS (VALUES :rows) SELECT * FROM change
+    WITH change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation) AS (VALUES :rows)
+    SELECT * FROM change
 ) AS change
 WHERE flows.flow_id = change.flow_id AND CASE change.status
     WHEN 'active' THEN flows.status IN ('active', 'failed')
@@ -130,7 +214,7 @@ WHERE flows.flow_id = change.flow_id AND CASE change.status
 END;
 
 -- name: insert_inputs
-INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels)
+INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels, options)
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: insert_labels
@@ -139,20 +223,26 @@ SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: insert_steps
 INSERT INTO flow_steps (
-    flow_id, step_id, version, status, goal, items, open_items, failed_items, started_at, finished_at
+    flow_id, step_id, version, goal, status, items, open_items, failed_items, started_at, finished_at, error, ready_at,
+    due_at, released, waiting_items, redrives, outputs
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_steps
--- pending -> active | skipped | cancelled; active -> completed | failed | cancelled
+-- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; what has ended -> pending
 UPDATE flow_steps SET
     status = change.status, items = change.items, open_items = change.open_items,
-    failed_items = change.failed_items, started_at = change.started_at, finished_at = change.finished_at
+    failed_items = change.failed_items, started_at = change.started_at, finished_at = change.finished_at,
+    error = change.error, ready_at = change.ready_at, due_at = change.due_at, released = change.released,
+    waiting_items = change.waiting_items, redrives = change.redrives, outputs = change.outputs
 FROM (
-    WITH change (flow_id, step_id, status, items, open_items, failed_items, started_at, finished_at) AS (VALUES :rows) SELECT * FROM change
+    WITH change (
+        flow_id, step_id, status, items, open_items, failed_items, started_at, finished_at, error, ready_at, due_at,
+        released, waiting_items, redrives, outputs
+    ) AS (VALUES :rows) SELECT * FROM change
 ) AS change
 WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id AND CASE change.status
-    WHEN 'pending' THEN flow_steps.status IN ('pending')
+    WHEN 'pending' THEN flow_steps.status IN ('pending', 'completed', 'failed', 'cancelled')
     WHEN 'active' THEN flow_steps.status IN ('pending', 'active')
     WHEN 'completed' THEN flow_steps.status IN ('active')
     WHEN 'failed' THEN flow_steps.status IN ('active')
@@ -163,7 +253,8 @@ END;
 -- name: insert_work
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
-    deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at
+    deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at,
+    arguments, redrive_of, undoes
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
@@ -224,6 +315,14 @@ FROM lanes WHERE lane IS NOT NULL;
 -- When the first clock of active work runs out.
 SELECT min(due_at) FROM work WHERE status = 'active';
 
+-- name: next_flow_clock
+-- When the first flow must be looked at again: for its deadline, or for a step that waits.
+SELECT min(at) FROM (
+    SELECT min(deadline_at) AS at FROM flows WHERE deadline_at IS NOT NULL
+    UNION ALL
+    SELECT min(due_at) FROM flow_steps WHERE due_at IS NOT NULL
+);
+
 -- name: next_call
 SELECT min(due_at) FROM cancel_calls;
 
@@ -254,20 +353,27 @@ SELECT s.step_id, s.version, v.definition, s.created_at, s.updated_at
 FROM steps AS s JOIN step_versions AS v ON v.version = s.version ORDER BY s.step_id;
 
 -- name: get_flow
-SELECT f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at, i.init, i.metadata, i.labels
-FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id WHERE f.flow_id = :flow_id;
+SELECT f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.init, i.options,
+    f.parent, f.deadline_at, f.compensation, p.document
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans AS p ON p.plan_id = f.plan
+WHERE f.flow_id = :flow_id;
+
+-- name: outputs_of_flows
+-- What the steps of some flows gave.
+SELECT s.flow_id, s.outputs FROM json_each(:flow_ids) AS wanted
+CROSS JOIN flow_steps AS s ON s.flow_id = wanted.value AND s.outputs IS NOT NULL
+ORDER BY s.flow_id, s.finished_at, s.step_id;
 
 -- name: get_flow_steps
-SELECT step_id, status, goal, version, started_at, finished_at
+SELECT step_id, status, goal, version, started_at, finished_at, items, error, due_at, redrives
 FROM flow_steps WHERE flow_id = :flow_id ORDER BY started_at, step_id;
 
 -- name: get_flow_result
-SELECT flow_id, status, outputs, error FROM flows WHERE flow_id = :flow_id;
+SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at,
-    i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:before IS NULL OR f.ordinal < :before)
     AND (:status IS NULL OR f.status = :status)
@@ -282,8 +388,7 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.outputs, f.error, f.finished_at,
-    i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
 FROM flows AS f INDEXED BY flows_not_completed JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'
     AND (:before IS NULL OR f.ordinal < :before)
@@ -298,18 +403,18 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: work_of_flow
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
 FROM work WHERE flow_id = :flow_id ORDER BY flow_id, step_id, item;
 
 -- name: get_work
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
 FROM work WHERE work_id = :work_id;
 
 -- name: list_work
 -- Oldest first. Each filter is off while its parameter is null.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
 FROM work
 WHERE (:after IS NULL OR ordinal > :after)
     AND (:status IS NULL OR status = :status)
@@ -319,7 +424,7 @@ ORDER BY ordinal LIMIT :limit;
 -- name: list_overdue_work
 -- Open work whose time has come but that has not moved: by the partial indexes, so ended work costs nothing.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
 FROM work
 WHERE ordinal IN (
         SELECT ordinal FROM work WHERE status = 'active' AND due_at <= :now
@@ -364,8 +469,8 @@ SELECT ordinal, flow_id FROM flows WHERE ordinal > ? ORDER BY ordinal LIMIT ?;
 
 -- name: doctor_steps
 SELECT json_group_array(json_array(
-    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at,
-    s.finished_at
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives, s.outputs
 ))
 FROM json_each(?) AS wanted CROSS JOIN flow_steps AS s ON s.flow_id = wanted.value;
 

@@ -80,6 +80,7 @@ CREATE TABLE flow_steps (
     ready_at     INTEGER,
     due_at       INTEGER,
     released     INTEGER,
+    waiting_items INTEGER NOT NULL DEFAULT 0,
     redrives     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (flow_id, step_id)
 ) STRICT, WITHOUT ROWID;

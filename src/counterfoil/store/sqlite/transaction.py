@@ -18,7 +18,7 @@ import orjson
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import GuardRefused
-from counterfoil.store.loading import LOADS, fill, need_open
+from counterfoil.store.loading import KEYS, LOADS, fill, need_more
 from counterfoil.store.memory import Memory
 from counterfoil.store.needs import Needs
 from counterfoil.store.queries import load_queries
@@ -65,8 +65,7 @@ def _read(connection: sqlite3.Connection, needs: Needs) -> dict[str, list[Any]]:
         found: list[Any] = orjson.loads(connection.execute(QUERIES[query], parameters).fetchall()[0][0])
         return found
 
-    if needs.open_flows:
-        need_open(needs, load("load_open_work", needs.open_flows))
+    need_more(needs, [key for query, keys_of in KEYS.items() if (keys := keys_of(needs)) for key in load(query, keys)])
     return {query: load(query, keys) for query, keys_of in LOADS.items() if (keys := keys_of(needs))}
 
 

@@ -1,0 +1,77 @@
+"""Launching a flow: planned, checked and recorded. Its steps are begun by ``settle``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from counterfoil.domain.errors import InvalidInput
+from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.fanning import FanOutError, count_items
+from counterfoil.domain.flows import arguments_for, invalid_inputs
+from counterfoil.domain.model import FlowInputs
+from counterfoil.domain.planning import Plan, make_plan
+from counterfoil.domain.register import Register
+from counterfoil.domain.view import FlowView
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A flow that is to be."""
+
+    flow_id: str
+    goals: list[str]
+    init: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    parent: dict[str, Any] | None = None
+
+
+def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
+    """Record the flow with all its steps, none of them begun; raises, and records nothing, if it cannot be planned."""
+    register = view.register()
+    plan = make_plan(register, wanted.goals, wanted.init)
+    check_inputs(register, plan, wanted.init, view.rules.max_fan_out)
+    data: dict[str, Any] = {
+        "goals": plan.goals,
+        "plan": plan.plan_id,
+        "steps": plan.versions,
+        "init": wanted.init,
+        "metadata": wanted.metadata,
+        "labels": wanted.labels,
+    }
+    if wanted.options:
+        data["options"] = wanted.options
+        if "deadline_ms" in wanted.options:
+            data["deadline_at"] = now + wanted.options["deadline_ms"]
+    if wanted.parent is not None:
+        data["parent"] = wanted.parent
+    view.record(Event(EventType.FLOW_STARTED, now, wanted.flow_id, data=data))
+    inputs = FlowInputs(
+        wanted.flow_id, plan.goals, wanted.init, wanted.metadata, wanted.labels, wanted.options
+    )
+    view.start_with(inputs, plan)
+    return plan
+
+
+def check_inputs(register: Register, plan: Plan, init: dict[str, Any], most_items: int) -> None:
+    """Refuse values that a planned step does not take, as far as it takes them from the start."""
+    wrong = list(_wrong_inputs(register, plan, init, most_items))
+    if wrong:
+        raise InvalidInput("a value is not what a step takes", errors=wrong)
+
+
+def _wrong_inputs(register: Register, plan: Plan, init: dict[str, Any], most_items: int) -> Iterable[dict[str, str]]:
+    for step_id in plan.steps:
+        definition = register.steps[step_id].definition
+        problems = invalid_inputs(definition, init)
+        for name, problem in problems:
+            yield {"place": f"init.{name}", "message": f"{problem}, for step {step_id}"}
+        if problems or not definition.fans_out or step_id in plan.requires or step_id in plan.options:
+            continue
+        try:
+            count_items(definition, arguments_for(definition, init), most_items)
+        except FanOutError as error:
+            yield {"place": f"init.{definition.fanned_out[0]}", "message": f"{error}, for step {step_id}"}

@@ -1,0 +1,43 @@
+"""What a node knows for good: definitions and plans by their content, and the register at its last seen revision.
+
+None of it changes under its name, so nothing here can be out of date. It is shared by all batches of a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from counterfoil.domain.model import UNDOING, StepVersion
+from counterfoil.domain.planning import Plan
+from counterfoil.domain.register import Register
+from counterfoil.domain.steps import WorkDefaults
+
+MOST_PLANS = 10_000
+"""Plans that are kept at hand; those that were met first are forgotten first, and loaded again when they are needed."""
+
+NO_REGISTER = Register(-1, ())
+
+
+class Known:
+    """Definitions by version, plans by id, and the register."""
+
+    def __init__(self, versions: dict[str, StepVersion] | None = None, defaults: WorkDefaults | None = None) -> None:
+        self.versions: dict[str, StepVersion] = {} if versions is None else versions
+        self.plans: dict[str, Plan] = {}
+        """Only what is durable: a flow may name it without writing it again."""
+        self.register = NO_REGISTER
+        self._defaults = defaults or WorkDefaults()
+
+    def version(self, name: str) -> StepVersion | None:
+        found = self.versions.get(name)
+        if found is None and name.endswith(UNDOING):
+            undone = self.versions.get(name.removesuffix(UNDOING))
+            if undone is not None:
+                found = self.versions[name] = undone.undoing(self._defaults)
+        return found
+
+    def learn_plans(self, plans: Iterable[Plan]) -> None:
+        for plan in plans:
+            self.plans[plan.plan_id] = plan
+        while len(self.plans) > MOST_PLANS:
+            del self.plans[next(iter(self.plans))]
