@@ -66,7 +66,7 @@ class Attribute(Definition):
     def problem(self, value: Any) -> str | None:
         """What is wrong with a value, never the value itself; None: it is as declared.
 
-        What is fanned out over is an array, each element of which is as declared; type ``array`` says no more than that.
+        What is fanned out over is an array, each element as declared; type ``array`` says no more than that.
         """
         if not self.for_each:
             return self._problem(value, self.type)

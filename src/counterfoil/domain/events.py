@@ -102,7 +102,7 @@ UNDOING_OF: dict[EventType, str] = {
     EventType.STEP_COMPENSATED: "completed",
     EventType.STEP_NOT_COMPENSATED: "failed",
 }
-"""How far the undoing of a step is, by the event that brought it there. Before: ``pending``; given up: ``cancelled``."""
+"""How far the undoing of a step is, by what brought it there. Before: ``pending``; given up: ``cancelled``."""
 
 
 def work_from(event: Event) -> Work:
@@ -152,49 +152,80 @@ def flow_from(event: Event) -> Flow:
 
 def evolve_work(work: Work, event: Event) -> None:
     """Apply one event to a work item. Every event of a work item but its creation passes here."""
-    data = event.data
     status = WORK_STATUS_OF.get(event.type)
     if status is not None:
         check_work_move(work.status, status)
         work.status = status
-    if event.type is EventType.WORK_DISPATCHED:
-        work.attempt = event.attempt or 0
-        work.sent_at = event.at
-        if work.first_sent_at is None:
-            work.first_sent_at = event.at
-        work.owner = data["owner"]
-        work.deadline_at = data["deadline_at"]
-        work.due_at = data["due_at"]
-        work.acknowledged_at = None
-        work.error = None
-    elif event.type is EventType.WORK_DELEGATED:
-        work.attempt = 1
-        work.sent_at = work.first_sent_at = event.at
-        work.due_at = None  # the clocks of the other flow run now
-    elif event.type is EventType.WORK_RELEASED:
-        work.due_at = event.at
-    elif event.type is EventType.WORK_ACKNOWLEDGED:
-        work.acknowledged_at = event.at
-        work.owner = None
-    elif event.type is EventType.WORK_HEARTBEAT:
-        if data["progress"] is not None:
-            work.progress = data["progress"]
-        if data["message"] is not None:
-            work.message = data["message"]
-        if data["deadline_at"] is not None:
-            work.deadline_at = work.due_at = data["deadline_at"]
-    elif event.type is EventType.WORK_POSTPONED:
-        work.due_at = data["next_attempt_at"]
-        work.error = data["error"]
-    elif event.type is EventType.WORK_NOT_COMPLETED:
-        work.due_at = data["next_attempt_at"]
-        work.error = data["error"]
-        work.deadline_at = work.owner = None
-    elif event.type in ENDS_WORK:
-        work.due_at = work.deadline_at = work.owner = None
-        work.result = data.get("result")
-        work.error = data.get("error")
-        work.recorded_at = event.at
+    _EVOLVE_WORK[event.type](work, event)
+
+
+def _dispatched(work: Work, event: Event) -> None:
+    data = event.data
+    work.attempt = event.attempt or 0
+    work.sent_at = event.at
+    if work.first_sent_at is None:
+        work.first_sent_at = event.at
+    work.owner = data["owner"]
+    work.deadline_at = data["deadline_at"]
+    work.due_at = data["due_at"]
+    work.acknowledged_at = None
+    work.error = None
+
+
+def _delegated(work: Work, event: Event) -> None:
+    work.attempt = 1
+    work.sent_at = work.first_sent_at = event.at
+    work.due_at = None  # the clocks of the other flow run now
+
+
+def _released(work: Work, event: Event) -> None:
+    work.due_at = event.at
+
+
+def _acknowledged(work: Work, event: Event) -> None:
+    work.acknowledged_at = event.at
+    work.owner = None
+
+
+def _alive(work: Work, event: Event) -> None:
+    data = event.data
+    if data["progress"] is not None:
+        work.progress = data["progress"]
+    if data["message"] is not None:
+        work.message = data["message"]
+    if data["deadline_at"] is not None:
+        work.deadline_at = work.due_at = data["deadline_at"]
+
+
+def _postponed(work: Work, event: Event) -> None:
+    data = event.data
+    work.due_at = data["next_attempt_at"]
+    work.error = data["error"]
+
+
+def _not_completed(work: Work, event: Event) -> None:
+    _postponed(work, event)
+    work.deadline_at = work.owner = None
+
+
+def _ended(work: Work, event: Event) -> None:
+    data = event.data
+    work.due_at = work.deadline_at = work.owner = None
+    work.result = data.get("result")
+    work.error = data.get("error")
+    work.recorded_at = event.at
+
+
+_EVOLVE_WORK: dict[EventType, Callable[[Work, Event], None]] = {
+    EventType.WORK_DISPATCHED: _dispatched,
+    EventType.WORK_DELEGATED: _delegated,
+    EventType.WORK_RELEASED: _released,
+    EventType.WORK_ACKNOWLEDGED: _acknowledged,
+    EventType.WORK_HEARTBEAT: _alive,
+    EventType.WORK_POSTPONED: _postponed,
+    EventType.WORK_NOT_COMPLETED: _not_completed,
+    **dict.fromkeys(ENDS_WORK, _ended),
+}
 
 
 def evolve_step(step: StepRun, event: Event) -> None:
@@ -281,7 +312,7 @@ def _undone_further(compensation: dict[str, Any], event: Event) -> dict[str, Any
 
 
 class Drafts(Protocol):
-    """Records that may be changed, and room for new ones: the batch's in the live engine, the told ones in the doctor."""
+    """Records that may be changed, and room for new ones: a batch's in the live engine, the told ones in the doctor."""
 
     def draft_work(self, work_id: str) -> Work: ...
     def draft_step(self, flow_id: str, step_id: str) -> StepRun: ...

@@ -16,6 +16,7 @@ _CHEAP = frozenset({"_&&_", "_||_", "!_", "_?_:_", "_[_]", "@not_strictly_false"
 _COMPARING = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_"})
 _COPYING = frozenset({"_+_", "matches"})
 _COPYING_FACTOR = 20
+_MAX_REPEATED_PATTERN = 64
 
 _Fields = dict[int, list[int | bytes]]
 
@@ -59,6 +60,7 @@ class _Reader:
     def __init__(self, positions: dict[int, int]) -> None:
         self.tree = Tree()
         self._nesting = 0
+        self._repeated_patterns = 0
         self._positions = positions
 
     def visit(self, node: _Fields, *, repeated: bool, inside: bool) -> None:
@@ -98,12 +100,30 @@ class _Reader:
                 self.tree.work_repeated += work
             else:
                 self.tree.work_once += work
+        if function == "matches":
+            self._pattern(operands[-1], inside=inside)
         if function == "_[_]" and 4 in operands[0] and 3 in operands[1]:
             constant = _message(_bytes(operands[1], 3))
             if 6 in constant and self._identifier(operands[0], _text(constant, 6), selected=False):
                 return
         for operand in operands:
             self.visit(operand, repeated=repeated, inside=inside)
+
+    def _pattern(self, node: _Fields, *, inside: bool) -> None:
+        """Matching is linear, but the library compiles a pattern anew each time, and that can take 300 milliseconds."""
+        constant = _message(_bytes(node, 3))
+        if 6 not in constant:
+            raise ValueError("matches() needs a pattern that is written out")
+        pattern = _text(constant, 6)
+        if r"\p" in pattern.lower():
+            raise ValueError(r"matches() takes no classes of Unicode (\p)")
+        if inside:
+            self._repeated_patterns += 1
+            if "{" in pattern or len(pattern) > _MAX_REPEATED_PATTERN or self._repeated_patterns > 1:
+                raise ValueError(
+                    "inside all(), exists() or filter() there may be one matches(), with a pattern of "
+                    f"{_MAX_REPEATED_PATTERN} characters at most and without counts ({{}})"
+                )
 
     def _literal(self, node: _Fields, *, repeated: bool, inside: bool) -> None:
         self.tree.literals += 1

@@ -51,6 +51,4 @@ def gathered(definition: StepDefinition, count: int, outcomes: Iterable[tuple[in
     places: list[Any] = [None] * count
     for item, outputs in outcomes:
         places[item] = outputs
-    return {
-        name: [None if outputs is None else outputs.get(name) for outputs in places] for name in definition.outputs
-    }
+    return {name: [None if outputs is None else outputs.get(name) for outputs in places] for name in definition.outputs}

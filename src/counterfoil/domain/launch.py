@@ -49,9 +49,7 @@ def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
     if wanted.parent is not None:
         data["parent"] = wanted.parent
     view.record(Event(EventType.FLOW_STARTED, now, wanted.flow_id, data=data))
-    inputs = FlowInputs(
-        wanted.flow_id, plan.goals, wanted.init, wanted.metadata, wanted.labels, wanted.options
-    )
+    inputs = FlowInputs(wanted.flow_id, plan.goals, wanted.init, wanted.metadata, wanted.labels, wanted.options)
     view.start_with(inputs, plan)
     return plan
 

@@ -235,7 +235,7 @@ class _Planner:
     # Whom to take -------------------------------------------------------------------------------------------------
 
     def _chosen(self, rounds: dict[str, int], *, earlier_only: bool) -> list[str]:
-        """The goals with everybody whom they need, if each value comes from its preferred provider of those that can."""
+        """The goals with everybody whom they need, if each value comes from its preferred provider that can run."""
 
         def near(step_id: str) -> list[str]:
             sources = list(self._waited_for(step_id))
@@ -370,7 +370,7 @@ class _Planner:
 
 
 def _in_circles(waiting: dict[str, list[str]]) -> set[str]:
-    """Who waits for himself in the end: whoever is left when all are gone that nobody waits for, or that wait for none."""
+    """Who waits for himself in the end: who is left when all are gone that nobody waits for, or that wait for none."""
     left = set(waiting)
     while True:
         awaited = {other for step_id in left for other in waiting[step_id] if other in left}

@@ -152,9 +152,7 @@ def _create(
         "item": item,
         "version": version.version,
         "lane": version.lane,
-        "idempotency_key": idempotency_key(
-            step.flow_id, item, step.step_id, version.definition, items.arguments[item]
-        ),
+        "idempotency_key": idempotency_key(step.flow_id, item, step.step_id, version.definition, items.arguments[item]),
     }
     if items.own is not None:
         data["arguments"] = items.own[item]

@@ -139,8 +139,8 @@ class SubFlow(Definition):
     """The flow that a step of kind ``flow`` is: its goals, and what goes in and comes out under which name."""
 
     goals: Annotated[list[Annotated[str, Field(pattern=STEP_ID_PATTERN)]], Field(min_length=1, max_length=64)]
-    inputs: dict[AttributeName, AttributeName] = {}
-    outputs: dict[AttributeName, AttributeName] = {}
+    inputs: dict[AttributeName, AttributeName] = Field(default_factory=dict)
+    outputs: dict[AttributeName, AttributeName] = Field(default_factory=dict)
 
 
 class Compensation(Definition):
@@ -173,7 +173,7 @@ class StepDefinition(Definition):
     name: Annotated[str, Field(max_length=256)] | None = None
     endpoint: HttpUrl | None = None
     flow: SubFlow | None = None
-    attributes: Annotated[dict[AttributeName, Attribute], Field(max_length=256)] = {}
+    attributes: dict[AttributeName, Attribute] = Field(default_factory=dict, max_length=256)
     fan_out: FanOut = FanOut()
     wait_for: WaitFor | None = None
     work: WorkConfig = WorkConfig()
@@ -185,7 +185,7 @@ class StepDefinition(Definition):
     cancel_url: HttpUrl | None = None
     duplicate_status: Literal[200, 400] = 400
     require_signature: StrictBool = False
-    labels: Annotated[dict[str, str], Field(max_length=32)] = {}
+    labels: dict[str, str] = Field(default_factory=dict, max_length=32)
 
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> Self:

@@ -26,7 +26,8 @@ MAX_WORK = 10_000_000
 """How many subschemas may be asked about one branch of a value, if the schema refers to itself in several places."""
 
 _MAX_PLACE = 200
-_PATTERN_BYTES = 1024 * 1024
+_PATTERN_BYTES = 256 * 1024  # compiled; large ones take long to compile
+_MAX_PATTERNS = 100
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _DATA = frozenset({"const", "enum", "default", "examples", "required", "dependentRequired", "type"})
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
@@ -122,13 +123,17 @@ def _depth(value: Any) -> int:
 
 
 def _check_references(schema: Any) -> _Extent:
-    """Refuse references that lead outside or multiply the work."""
+    """Refuse references that lead outside or multiply the work, and more patterns than can be compiled quickly."""
     anchors: dict[str, Any] = {}
+    patterns = 0
     for path, node in _subschemas(schema, ()):
         for keyword in _REFERENCES:
             target = node.get(keyword, "#")
             if not isinstance(target, str) or not target.startswith("#"):
                 raise ValueError(f"{_pointer([*path, keyword])}: may refer to a place in the schema itself only (#...)")
+        patterns += ("pattern" in node) + _count(node.get("patternProperties"))
+        if patterns > _MAX_PATTERNS:
+            raise ValueError(f"{_pointer(path)}: a JSON Schema may have {_MAX_PATTERNS} patterns at most")
         if path and not _WHOLE_ONLY.isdisjoint(node):
             raise ValueError(f"{_pointer(path)}: only the whole schema may have $schema, $id or id")
         for keyword in ("$anchor", "$dynamicAnchor"):
@@ -141,6 +146,10 @@ def _check_references(schema: Any) -> _Extent:
     if extent.size > MAX_UNFOLDED:
         raise ValueError("the references multiply: refer to parts that refer to others less often")
     return extent
+
+
+def _count(named: Any) -> int:
+    return len(named) if isinstance(named, dict) else 0
 
 
 def _subschemas(node: Any, path: _Path) -> Iterator[tuple[_Path, dict[str, Any]]]:

@@ -20,7 +20,7 @@ class FlowRules:
 
 
 class FlowView(Protocol):
-    """Looking raises ``NotLoaded`` for what is not there yet; the decision is then made again. Changing is by events."""
+    """Looking raises ``NotLoaded`` for what is not there yet, and the decision is made again. Changing is by events."""
 
     rules: FlowRules
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from counterfoil.domain.errors import FlowFinal
 from counterfoil.domain.ending import end_early
+from counterfoil.domain.errors import FlowFinal
 from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.model import CancelCall
 from counterfoil.domain.settle import settle
@@ -20,7 +20,7 @@ class Cancel:
 
     flow_id: str
     compensate: bool = False
-    """Whether what the flow did is to be undone. A flow that is being undone already goes on with it, or gives it up."""
+    """Whether what the flow did is to be undone. A flow that is being undone goes on with it then, or gives it up."""
 
     def needs(self, needs: Needs) -> None:
         needs.open_flows.add(self.flow_id)

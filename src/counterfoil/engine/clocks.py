@@ -28,7 +28,7 @@ class LookAtFlow:
         if flow.deadline_at is not None and flow.deadline_at <= now:
             self._end(world, now)
             return True
-        due = [step.step_id for step in world.open_steps(self.flow_id) if step.due_at is not None and step.due_at <= now]
+        due = [step.step_id for step in world.open_steps(self.flow_id) if (step.due_at or now + 1) <= now]
         settle(world, self.flow_id, now, look_at=due)
         return bool(due)
 

@@ -37,6 +37,7 @@ from counterfoil.engine.start import Preview, Start
 from counterfoil.engine.steps import DeleteStep, PutStep
 from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.observability.metrics import Metrics
+from counterfoil.store.changes import Changes
 from counterfoil.store.commit import GroupCommit, StoreFailure
 from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
@@ -248,23 +249,7 @@ class Engine:
             return
         self.dispatcher.committed(world)
         announce(changes.events)
-        slots = self.slots
-        due_here = False
-        for work in changes.work.values():
-            if work.due_at is not None:
-                if work.status is WorkStatus.ACTIVE:
-                    self.wakeups.at(SweepName.DEADLINES, work.due_at)
-                else:
-                    if work.due_at <= changes.at:
-                        slots.waiting.add(work.lane)
-                        due_here = True
-                    self.wakeups.at(SweepName.REQUEUE, work.due_at)
-        for flow in changes.flows.values():
-            if flow.deadline_at is not None:
-                self.wakeups.at(SweepName.FLOW_CLOCKS, flow.deadline_at)
-        for step in changes.steps.values():
-            if step.due_at is not None:
-                self.wakeups.at(SweepName.FLOW_CLOCKS, step.due_at)
+        due_here = self._plan_wakeups(changes)
         back = {
             work.step_id
             for work in changes.work.values()
@@ -272,13 +257,35 @@ class Engine:
         }
         back.update(changes.current)  # another definition may allow more
         self._make_room(back)
-        for call in changes.calls.values():
-            if call is not None:
-                self.wakeups.at(SweepName.CANCEL_CALLS, call.due_at)
         if self.feed.has_readers:
             self.feed.ring({event.flow_id for event in changes.events})
         if self.lease.others:
             self.neighbours.tell({event.flow_id for event in changes.events}, back, due=due_here)
+
+    def _plan_wakeups(self, changes: Changes) -> bool:
+        """Have the sweeps look when what was committed is due; whether something is, and found no place here."""
+        slots, at = self.slots, self.wakeups.at
+        due_here = False
+        for work in changes.work.values():
+            if work.due_at is None:
+                continue
+            if work.status is WorkStatus.ACTIVE:
+                at(SweepName.DEADLINES, work.due_at)
+            else:
+                if work.due_at <= changes.at:
+                    slots.waiting.add(work.lane)
+                    due_here = True
+                at(SweepName.REQUEUE, work.due_at)
+        for flow in changes.flows.values():
+            if flow.deadline_at is not None:
+                at(SweepName.FLOW_CLOCKS, flow.deadline_at)
+        for step in changes.steps.values():
+            if step.due_at is not None:
+                at(SweepName.FLOW_CLOCKS, step.due_at)
+        for call in changes.calls.values():
+            if call is not None:
+                at(SweepName.CANCEL_CALLS, call.due_at)
+        return due_here
 
     def _make_room(self, steps: Iterable[str]) -> None:
         """Something of these steps has come back: those that had as much out as they may can send again."""

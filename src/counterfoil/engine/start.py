@@ -1,4 +1,4 @@
-"""Starting a flow: one transaction plans it, makes its steps and first work items, and claims what can be sent at once."""
+"""Starting a flow: one transaction plans it, makes its steps and first work, and claims what can be sent at once."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkD
         world.add_flow(flow.flow_id, flow)
     for row in loaded.get("load_inputs", ()):
         world.add_inputs(rows.read_inputs(row))
-    for plan_id, document in loaded.get("load_plans", ()):
-        world.add_plan(rows.read_plan(plan_id, document))
+    for _, document in loaded.get("load_plans", ()):
+        world.add_plan(rows.read_plan(document))
     for step_id, version in loaded.get("load_current", ()):
         world.add_current(step_id, version)
     for version, step_id, definition in loaded.get("load_versions", ()):

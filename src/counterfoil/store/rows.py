@@ -74,7 +74,7 @@ def read_flow(row: Sequence[Any]) -> Flow:
     return flow
 
 
-def read_plan(plan_id: str, document: str) -> Plan:
+def read_plan(document: str) -> Plan:
     return Plan(**parse_json(document))
 
 

@@ -60,7 +60,7 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             handler=redrive_matching_work,
             tag="work",
             summary="Redrive failed work by filter",
-            description="Every flow with failed work that fits goes on from there; with `dry_run` it is only told which.",
+            description="Every flow with failed work that fits goes on from there; `dry_run` only tells which.",
             request=RedriveRequest,
             example={"filter": {"step_id": "charge", "error_code": "RETRIES_EXHAUSTED"}, "limit": 100, "dry_run": True},
             answers={200: Answer(description="what was found and redriven", model=WorkRedrivenByFilter)},
