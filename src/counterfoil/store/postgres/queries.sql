@@ -206,7 +206,8 @@ SELECT * FROM unnest(
 );
 
 -- name: update_flows
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active; and
+-- whatever several of these moves in one batch come to.
 -- Every flow of which anything changes is written: one without a status keeps all that it has, and its revision rises.
 UPDATE flows SET
     status = coalesce(change.status, flows.status),
@@ -220,11 +221,11 @@ FROM unnest(
     $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[]
 ) AS change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation, revision)
 WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision AND CASE change.status
-    WHEN 'active' THEN flows.status IN ('active', 'failed')
-    WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
-    WHEN 'completed' THEN flows.status IN ('active')
-    WHEN 'failed' THEN flows.status IN ('active', 'compensating')
-    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
+    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed')
     ELSE change.status IS NULL
 END;
 
@@ -247,7 +248,8 @@ SELECT * FROM unnest(
 );
 
 -- name: update_steps
--- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; what has ended -> pending
+-- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; and whatever several of these moves
+-- in one batch come to. What has ended begins anew only by one more redrive.
 UPDATE flow_steps SET
     status = change.status, items = change.items, open_items = change.open_items,
     failed_items = change.failed_items, started_at = change.started_at, finished_at = change.finished_at,
@@ -260,14 +262,15 @@ FROM unnest(
     flow_id, step_id, status, items, open_items, failed_items, started_at, finished_at, error, ready_at, due_at,
     released, waiting_items, redrives, outputs
 )
-WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id AND CASE change.status
-    WHEN 'pending' THEN flow_steps.status IN ('pending', 'completed', 'failed', 'cancelled')
+WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id
+    AND (flow_steps.redrives < change.redrives AND flow_steps.status <> 'skipped' OR CASE change.status
+    WHEN 'pending' THEN flow_steps.status IN ('pending')
     WHEN 'active' THEN flow_steps.status IN ('pending', 'active')
-    WHEN 'completed' THEN flow_steps.status IN ('active')
-    WHEN 'failed' THEN flow_steps.status IN ('active')
+    WHEN 'completed' THEN flow_steps.status IN ('pending', 'active')
+    WHEN 'failed' THEN flow_steps.status IN ('pending', 'active')
     WHEN 'skipped' THEN flow_steps.status IN ('pending')
     WHEN 'cancelled' THEN flow_steps.status IN ('pending', 'active')
-END;
+END);
 
 -- name: insert_work
 INSERT INTO work (

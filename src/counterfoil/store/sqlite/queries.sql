@@ -197,7 +197,8 @@ INSERT INTO flows (
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_flows
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active; and
+-- whatever several of these moves in one batch come to.
 UPDATE flows SET
     status = change.status, open_steps = change.open_steps, error = change.error, finished_at = change.finished_at,
     deadline_at = change.deadline_at, compensation = change.compensation
@@ -206,11 +207,11 @@ FROM (
     SELECT * FROM change
 ) AS change
 WHERE flows.flow_id = change.flow_id AND CASE change.status
-    WHEN 'active' THEN flows.status IN ('active', 'failed')
-    WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
-    WHEN 'completed' THEN flows.status IN ('active')
-    WHEN 'failed' THEN flows.status IN ('active', 'compensating')
-    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
+    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed')
 END;
 
 -- name: insert_inputs
@@ -229,7 +230,8 @@ INSERT INTO flow_steps (
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_steps
--- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; what has ended -> pending
+-- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; and whatever several of these moves
+-- in one batch come to. What has ended begins anew only by one more redrive.
 UPDATE flow_steps SET
     status = change.status, items = change.items, open_items = change.open_items,
     failed_items = change.failed_items, started_at = change.started_at, finished_at = change.finished_at,
@@ -241,14 +243,15 @@ FROM (
         released, waiting_items, redrives, outputs
     ) AS (VALUES :rows) SELECT * FROM change
 ) AS change
-WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id AND CASE change.status
-    WHEN 'pending' THEN flow_steps.status IN ('pending', 'completed', 'failed', 'cancelled')
+WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id
+    AND (flow_steps.redrives < change.redrives AND flow_steps.status <> 'skipped' OR CASE change.status
+    WHEN 'pending' THEN flow_steps.status IN ('pending')
     WHEN 'active' THEN flow_steps.status IN ('pending', 'active')
-    WHEN 'completed' THEN flow_steps.status IN ('active')
-    WHEN 'failed' THEN flow_steps.status IN ('active')
+    WHEN 'completed' THEN flow_steps.status IN ('pending', 'active')
+    WHEN 'failed' THEN flow_steps.status IN ('pending', 'active')
     WHEN 'skipped' THEN flow_steps.status IN ('pending')
     WHEN 'cancelled' THEN flow_steps.status IN ('pending', 'active')
-END;
+END);
 
 -- name: insert_work
 INSERT INTO work (
