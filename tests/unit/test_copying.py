@@ -36,6 +36,7 @@ TABLES = {
     "work": ("ordinal",),
     "journal": ("seq",),
     "cancel_calls": ("call_id",),
+    "schedules": ("schedule_id",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -64,6 +65,10 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         (5, "z", "w1", 2, r'[["work_created","job",1,0,{"text":"\ud83e\udd86 \\u0000"}]]'),
     ],
     "cancel_calls": [("c1", "z", "job", "w1", "http://worker.test/cancel", "{}", 3, LARGEST)],
+    "schedules": [
+        ("nächtlich", "0 6 * * *", "Europe/Vienna", None, "{}", "one", 1, 0, LARGEST, 1, "z", '{"code":"X"}', 0, 1),
+        ("quick", None, None, 100, '{"goals":["job"]}', "all", 0, 0, None, None, None, None, 0, 1),
+    ],
 }
 
 

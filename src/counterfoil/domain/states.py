@@ -111,5 +111,5 @@ def reachable(moves: Mapping[_Status, frozenset[_Status]]) -> dict[_Status, froz
     for middle in moves:  # after each turn, all ways over the states that had theirs are known
         for after in found.values():
             if middle in after:
-                after |= found[middle]
+                after.update(found[middle])
     return {before: frozenset(after) for before, after in found.items()}

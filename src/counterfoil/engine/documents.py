@@ -8,6 +8,7 @@ import orjson
 
 from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.domain.planning import Plan
+from counterfoil.domain.schedules import Schedule
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.store.protocol import Row
@@ -205,3 +206,23 @@ def attempt_documents(events: list[Row]) -> list[Document]:
             attempts[-1]["error"] = facts.get("error")
             attempts[-1]["next_attempt_at"] = optional_rfc3339(facts.get("next_attempt_at"))
     return attempts
+
+
+def schedule_document(schedule: Schedule) -> Document:
+    """A schedule with what it is about to do, and what came of it last."""
+    return {
+        "schedule_id": schedule.schedule_id,
+        "cron": schedule.cron,
+        "timezone": schedule.timezone,
+        "every_ms": schedule.every_ms,
+        "flow": schedule.flow,
+        "catch_up": schedule.catch_up,
+        "enabled": schedule.enabled,
+        "next_at": optional_rfc3339(schedule.next_at),
+        "last_at": optional_rfc3339(schedule.last_at),
+        "last_flow_id": schedule.last_flow_id,
+        "last_error": schedule.last_error,
+        "upcoming": [rfc3339(tick) for tick in schedule.upcoming()],
+        "created_at": rfc3339(schedule.created_at),
+        "updated_at": rfc3339(schedule.updated_at),
+    }

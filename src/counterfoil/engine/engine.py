@@ -16,6 +16,7 @@ from counterfoil.domain.errors import CounterfoilError, InvalidSignature, Invali
 from counterfoil.domain.flows import RedriveRequest, StartFlow
 from counterfoil.domain.model import StepVersion, step_of
 from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.domain.schedules import ScheduleDefinition
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.steps import StepDefinition
 from counterfoil.domain.work import Verdict
@@ -33,6 +34,7 @@ from counterfoil.engine.neighbours import Neighbours
 from counterfoil.engine.probe import Probe
 from counterfoil.engine.queries import Queries
 from counterfoil.engine.redrive import RedriveFlow, RedriveWork, redrive_matching
+from counterfoil.engine.schedules import Schedules
 from counterfoil.engine.start import Preview, Start
 from counterfoil.engine.steps import DeleteStep, PutStep
 from counterfoil.engine.wakeups import SweepName, Wakeups
@@ -98,6 +100,7 @@ class Engine:
         self.neighbours.due = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.dispatcher = Dispatcher(context, self.commit, transport, signer, metrics, self.slots, self.lease)
         self.cancel_caller = CancelCaller(context, self.commit, transport, signer, metrics)
+        self.schedules = Schedules(context, self.commit, metrics)
         self.dispatcher.freed = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.commit.prepare = self.dispatcher.prepare
         self.commit.committed = self._committed
@@ -157,6 +160,13 @@ class Engine:
 
     async def redrive_matching(self, request: RedriveRequest) -> Document:
         return await redrive_matching(self.commit, self.queries, request)
+
+    async def put_schedule(self, schedule_id: str, definition: ScheduleDefinition) -> tuple[Document, bool]:
+        """Make a schedule, or change it; returns it and whether it is new."""
+        return await self.schedules.put(schedule_id, definition)
+
+    async def delete_schedule(self, schedule_id: str) -> None:
+        await self.schedules.delete(schedule_id)
 
     # Receipts ----------------------------------------------------------------------------------------------------
 
@@ -285,6 +295,9 @@ class Engine:
         for call in changes.calls.values():
             if call is not None:
                 at(SweepName.CANCEL_CALLS, call.due_at)
+        for schedule in changes.schedules.values():
+            if schedule is not None and schedule.next_at is not None:
+                at(SweepName.SCHEDULES, schedule.next_at)
         return due_here
 
     def _make_room(self, steps: Iterable[str]) -> None:

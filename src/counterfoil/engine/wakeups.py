@@ -13,6 +13,7 @@ class SweepName(StrEnum):
     ORPHANS = "orphans"
     CANCEL_CALLS = "cancel_calls"
     LEASE = "lease"
+    SCHEDULES = "schedules"
 
 
 class Wakeups:

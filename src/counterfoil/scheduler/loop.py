@@ -23,6 +23,7 @@ from counterfoil.scheduler.deadlines import DeadlineSweep
 from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
 from counterfoil.scheduler.requeue import RequeueSweep
+from counterfoil.scheduler.schedules import ScheduleSweep
 from counterfoil.scheduler.sweep import Sweep
 from counterfoil.store.commit import StoreFailure
 
@@ -102,6 +103,7 @@ class SweepLoop:
             OrphanSweep(engine),
             CancelCallSweep(engine),
             LeaseSweep(engine),
+            ScheduleSweep(engine),
         ]
         self._runners = {sweep.name: SweepRunner(sweep, engine, self) for sweep in sweeps}
         self._planned: dict[SweepName, int] = {}

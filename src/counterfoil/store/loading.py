@@ -26,6 +26,7 @@ LOADS: dict[str, Callable[[Needs], set[str]]] = {
     "load_versions": lambda needs: needs.versions,
     "load_calls": lambda needs: needs.calls,
     "count_active": lambda needs: needs.active_counts,
+    "load_schedules": lambda needs: needs.schedules,
 }
 """Which query loads which of the needs, by their keys."""
 
@@ -73,6 +74,9 @@ def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkD
         world.add_call(call.call_id, call)
     for step_id, count in loaded.get("count_active", ()):
         world.add_active_count(step_id, count)
+    for row in loaded.get("load_schedules", ()):
+        schedule = rows.read_schedule(row)
+        world.schedules.add(schedule.schedule_id, schedule)
     _note_missing(world, needs)
     world.know_open(needs.open_flows)
     world.know_whole(needs.whole_flows)
@@ -107,3 +111,5 @@ def _note_missing(world: World, needs: Needs) -> None:
         world.add_current(step_id, None)
     for call_id in needs.calls:
         world.add_call(call_id, None)
+    for schedule_id in needs.schedules:
+        world.schedules.add(schedule_id, None)

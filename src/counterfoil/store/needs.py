@@ -63,6 +63,7 @@ class Needs:
     """Cancel calls."""
     active_counts: set[str] = field(default_factory=set)
     """Steps whose active work items must be counted, because they may only be so many."""
+    schedules: set[str] = field(default_factory=set)
     finds: set[Find] = field(default_factory=set)
 
     def are_only(self, kinds: Collection[str]) -> bool:

@@ -57,6 +57,11 @@ def _all(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Writ
     yield Write("put_calls", [rows.put_call(call) for call in changes.calls.values() if call is not None])
     forgotten: list[Row] = [(key,) for key, call in changes.calls.items() if call is None]
     yield Write("delete_calls", forgotten, exact=False)
+    if changes.schedules:  # in the order of their ids: two batches that make the same ones meet in the first
+        schedules = sorted(changes.schedules.items())
+        yield Write("put_schedules", [rows.put_schedule(schedule) for _, schedule in schedules if schedule is not None])
+        dropped: list[Row] = [(key,) for key, schedule in schedules if schedule is None]
+        yield Write("delete_schedules", dropped, exact=False)
 
 
 def _version(version: StepVersion) -> Row:

@@ -43,6 +43,7 @@ from counterfoil.scheduler.deadlines import DeadlineSweep
 from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
 from counterfoil.scheduler.requeue import RequeueSweep
+from counterfoil.scheduler.schedules import ScheduleSweep
 from counterfoil.scheduler.sweep import Sweep
 from counterfoil.store.batch import Batch
 from counterfoil.store.doctor import Finding
@@ -275,6 +276,7 @@ class Simulator:
             OrphanSweep(self.engine),
             CancelCallSweep(self.engine),
             LeaseSweep(self.engine),
+            ScheduleSweep(self.engine),
         ]
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
         await self.engine.lease.keep()

@@ -93,6 +93,13 @@ FROM cancel_calls AS c WHERE c.call_id = ANY($1::text[]);
 SELECT wanted.step_id, (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.step_id AND w.status = 'active')
 FROM unnest($1::text[]) AS wanted (step_id);
 
+-- name: load_schedules
+-- Schedules by id.
+SELECT
+    s.schedule_id, s.cron, s.timezone, s.every_ms, s.flow, s.catch_up, s.enabled, s.anchor_at, s.next_at, s.last_at,
+    s.last_flow_id, s.last_error, s.created_at, s.updated_at
+FROM schedules AS s WHERE s.schedule_id = ANY($1::text[]);
+
 -- name: find_claimable
 -- Work that may be sent now, in some lanes: the longest due of each lane, at most a lane's share of each.
 SELECT due.work_id, due.flow_id
@@ -171,6 +178,10 @@ FROM nodes WHERE node_id <> :owner AND lease_until > clock_timestamp();
 -- name: find_calls
 -- Cancel calls to be made now, the longest due first.
 SELECT call_id FROM cancel_calls WHERE due_at <= :now ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED;
+
+-- name: find_due_schedules
+-- Schedules whose next tick has come, the longest due first. Their own rows are locked: they belong to no flow.
+SELECT schedule_id FROM schedules WHERE next_at <= :now ORDER BY next_at LIMIT :limit FOR UPDATE SKIP LOCKED;
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
@@ -324,6 +335,25 @@ ON CONFLICT (call_id) DO UPDATE SET attempt = excluded.attempt, due_at = exclude
 -- name: delete_calls
 DELETE FROM cancel_calls WHERE call_id = ANY($1::text[]);
 
+-- name: put_schedules
+-- A schedule, new or changed, or moved on to its next tick.
+INSERT INTO schedules (
+    schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at, next_at, last_at, last_flow_id,
+    last_error, created_at, updated_at
+)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::boolean[], $8::bigint[],
+    $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::bigint[], $14::bigint[]
+)
+ON CONFLICT (schedule_id) DO UPDATE SET
+    cron = excluded.cron, timezone = excluded.timezone, every_ms = excluded.every_ms, flow = excluded.flow,
+    catch_up = excluded.catch_up, enabled = excluded.enabled, anchor_at = excluded.anchor_at,
+    next_at = excluded.next_at, last_at = excluded.last_at, last_flow_id = excluded.last_flow_id,
+    last_error = excluded.last_error, created_at = excluded.created_at, updated_at = excluded.updated_at;
+
+-- name: delete_schedules
+DELETE FROM schedules WHERE schedule_id = ANY($1::text[]);
+
 -- name: due_lanes
 -- Every lane with something to send, and when its first item is due: one seek a lane, however much waits in it.
 WITH RECURSIVE lanes (lane) AS (
@@ -358,6 +388,10 @@ SELECT min(clock.at) FROM (
 
 -- name: next_call
 SELECT min(due_at) FROM cancel_calls;
+
+-- name: next_schedule
+-- When the next tick of any schedule is due.
+SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL;
 
 -- name: open_work_by_state
 -- How much work is open, by state.
@@ -504,6 +538,17 @@ SELECT coalesce(max(seq) * 64 + 63, 0) FROM journal;
 
 -- name: flow_exists
 SELECT 1 FROM flows WHERE flow_id = :flow_id;
+
+-- name: get_schedule
+SELECT schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at, next_at, last_at, last_flow_id,
+    last_error, created_at, updated_at
+FROM schedules WHERE schedule_id = :schedule_id;
+
+-- name: list_schedules
+-- By id, behind the one that the last page ended with.
+SELECT schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at, next_at, last_at, last_flow_id,
+    last_error, created_at, updated_at
+FROM schedules WHERE schedule_id > coalesce(:after::text, '') ORDER BY schedule_id LIMIT :limit;
 
 -- name: doctor_versions
 SELECT version, step_id, definition FROM step_versions;

@@ -173,3 +173,24 @@ CREATE TABLE receipt_secret (
     only_one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (only_one),
     secret   TEXT NOT NULL
 );
+
+-- When flows start by themselves. The next tick, which is null while a schedule is paused, moves on in the transaction
+-- that starts the flows of the present one, under the lock of this row: each tick is fired by one node.
+CREATE TABLE schedules (
+    schedule_id  TEXT COLLATE "C" PRIMARY KEY,
+    cron         TEXT,
+    timezone     TEXT,
+    every_ms     BIGINT,
+    flow         TEXT NOT NULL,
+    catch_up     TEXT NOT NULL CHECK (catch_up IN ('skip', 'one', 'all')),
+    enabled      BOOLEAN NOT NULL,
+    anchor_at    BIGINT NOT NULL,
+    next_at      BIGINT,
+    last_at      BIGINT,
+    last_flow_id TEXT COLLATE "C",
+    last_error   TEXT,
+    created_at   BIGINT NOT NULL,
+    updated_at   BIGINT NOT NULL,
+    CHECK ((cron IS NULL) <> (every_ms IS NULL))
+);
+CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
