@@ -259,7 +259,8 @@ class Engine:
             return
         self.dispatcher.committed(world)
         announce(changes.events)
-        due_here = self._plan_wakeups(changes)
+        self._plan_wakeups(changes)
+        due_here = self._plan_sending(changes)
         back = {
             work.step_id
             for work in changes.work.values()
@@ -272,8 +273,8 @@ class Engine:
         if self.lease.others:
             self.neighbours.tell({event.flow_id for event in changes.events}, back, due=due_here)
 
-    def _plan_wakeups(self, changes: Changes) -> bool:
-        """Have the sweeps look when what was committed is due; whether something is, and found no place here."""
+    def _plan_sending(self, changes: Changes) -> bool:
+        """Have the sweeps look when committed work is due; whether some is by now, and found no place here."""
         slots, at = self.slots, self.wakeups.at
         due_here = False
         for work in changes.work.values():
@@ -286,6 +287,11 @@ class Engine:
                     slots.waiting.add(work.lane)
                     due_here = True
                 at(SweepName.REQUEUE, work.due_at)
+        return due_here
+
+    def _plan_wakeups(self, changes: Changes) -> None:
+        """The same for everything else that is due at some time."""
+        at = self.wakeups.at
         for flow in changes.flows.values():
             if flow.deadline_at is not None:
                 at(SweepName.FLOW_CLOCKS, flow.deadline_at)
@@ -298,7 +304,6 @@ class Engine:
         for schedule in changes.schedules.values():
             if schedule is not None and schedule.next_at is not None:
                 at(SweepName.SCHEDULES, schedule.next_at)
-        return due_here
 
     def _make_room(self, steps: Iterable[str]) -> None:
         """Something of these steps has come back: those that had as much out as they may can send again."""

@@ -50,13 +50,7 @@ def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkD
         world.add_work(work.work_id, work)
         world.add_step_run(step)
         world.add_flow(flow.flow_id, flow)
-    for row in loaded.get("load_open_steps", ()):
-        world.add_step_run(rows.read_step(row))
-    for query in ("load_steps", "load_whole_steps"):
-        for row in loaded.get(query, ()):
-            step = rows.read_step(row)
-            world.add_step_run(step)
-            world.add_outputs(step.flow_id, step.step_id, rows.read_outputs(row))
+    _add_steps(world, loaded)
     for row in loaded.get("load_flows", ()):
         flow = rows.read_flow(row)
         world.add_flow(flow.flow_id, flow)
@@ -81,6 +75,16 @@ def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkD
     world.know_open(needs.open_flows)
     world.know_whole(needs.whole_flows)
     world.know_step_work(needs.step_work)
+
+
+def _add_steps(world: World, loaded: Mapping[str, Rows]) -> None:
+    for row in loaded.get("load_open_steps", ()):
+        world.add_step_run(rows.read_step(row))
+    for query in ("load_steps", "load_whole_steps"):
+        for row in loaded.get(query, ()):
+            step = rows.read_step(row)
+            world.add_step_run(step)
+            world.add_outputs(step.flow_id, step.step_id, rows.read_outputs(row))
 
 
 def _add_version(world: World, version: str, step_id: str, definition: str, defaults: WorkDefaults) -> None:
