@@ -59,7 +59,9 @@ def _cancel_work(view: FlowView, open_work: Iterable[Work], now: int, reason: st
         view.record(cancel(work, now, reason))
         definition = view.version(work.version).definition
         if definition.kind == "flow" and work.status is WorkStatus.ACTIVE:
-            if view.flow(work.work_id).status not in FINAL_FLOWS:  # the inner flow is named after its work item
+            inner = view.flow(work.work_id)  # it is named after its work item
+            undoing = inner.status is FlowStatus.COMPENSATING and compensate
+            if inner.status not in FINAL_FLOWS and not undoing:
                 end_early(view, work.work_id, now, "cancelled", reason, compensate=compensate)
         elif definition.cancel_url and work.attempt:
             view.call_later(_cancel_call(work, definition.cancel_url, now, reason))
