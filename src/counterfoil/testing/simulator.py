@@ -39,6 +39,7 @@ from counterfoil.engine.engine import MessageVerifier
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler.cancel_calls import CancelCallSweep
+from counterfoil.scheduler.clocks import FlowClockSweep
 from counterfoil.scheduler.deadlines import DeadlineSweep
 from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
@@ -273,6 +274,7 @@ class Simulator:
         sweeps: list[Sweep] = [
             RequeueSweep(self.engine),
             DeadlineSweep(self.engine),
+            FlowClockSweep(self.engine),
             OrphanSweep(self.engine),
             CancelCallSweep(self.engine),
             LeaseSweep(self.engine),
