@@ -128,6 +128,11 @@ class Memory:
 
     def _put_back(self, flows: Mapping[str, Remembered]) -> None:
         for flow_id, known in flows.items():
+            there = self._flows.get(flow_id)
+            if there is not None:  # two batches changed the flow at once: the later one may have been heard of first
+                if there.revision > known.revision:
+                    continue
+                self.take_out([flow_id])
             if 0 < len(known.work) <= MOST_OF_FLOW:
                 self._flows[flow_id] = known
                 self._flow_of.update(dict.fromkeys(known.work, flow_id))
