@@ -26,7 +26,7 @@ from tests.eventually import elapsed
 from tests.wire import JSON
 
 FLOWS = 5 * int(os.environ.get("CHAOS_CYCLES", "8"))
-AT_ONCE = 16
+AT_ONCE = 6
 PAUSE_SECONDS = 0.05
 FEWEST_KILLS = 4
 ENDED = ("work_succeeded", "work_failed", "work_cancelled")
@@ -83,7 +83,7 @@ class Workers:
         return Answer()
 
     async def _report(self, received: Received, result: dict[str, Any]) -> None:
-        await elapsed(self._dice.random() * 0.1)
+        await elapsed(self._dice.random() * 0.3)
         metadata = received.metadata
         path = f"/webhook/{metadata['flow_id']}/{metadata['step_id']}/{received.token}"
         status, answer = await self.call("POST", path, result)
