@@ -106,9 +106,10 @@ class Batch:
             self._answers[index] = command.decide(world, now)
         except NotLoaded as missing:
             world.discard()
-            unseen = [key for key in missing.keys if (missing.kind, key) not in self._looked_for]
+            unseen = missing.wanted - self._looked_for
+            for kind, key in unseen:
+                getattr(missed, kind).add(key)
             if unseen:
-                getattr(missed, missing.kind).update(unseen)
                 return False
             # it is not there: looking again would never end
             log.exception("record_missing", command=type(command).__name__, missing=str(missing))

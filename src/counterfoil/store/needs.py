@@ -84,16 +84,17 @@ class Needs:
 
 
 class NotLoaded(Exception):
-    """A decision needs something that the batch has not loaded yet: things of one kind."""
+    """A decision needs something that the batch has not loaded yet."""
 
     def __init__(self, kind: str, *keys: Any) -> None:
-        self.kind = kind
-        self.keys = keys
+        self.wanted = {(kind, key) for key in keys}
         super().__init__(f"{kind} {', '.join(map(str, keys))}")
 
 
-def missing(kind: str, keys: Iterable[Any]) -> None:
-    """Raise NotLoaded for all of these at once; nothing if there are none."""
+def missing(kind: str, keys: Iterable[Any], also: Iterable[tuple[str, Any]] = ()) -> None:
+    """Raise NotLoaded for all of these at once, and for what will be missed next; nothing if there are none."""
     wanted = tuple(keys)
     if wanted:
-        raise NotLoaded(kind, *wanted)
+        not_loaded = NotLoaded(kind, *wanted)
+        not_loaded.wanted.update(also)
+        raise not_loaded

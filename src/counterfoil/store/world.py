@@ -85,7 +85,9 @@ class World(Loaded):
     def want_steps(self, flow_id: str, step_ids: Iterable[str]) -> None:
         draft, steps = self._draft.steps, self._steps
         lacking = (step_id for step_id in step_ids if (key := (flow_id, step_id)) not in steps and key not in draft)
-        missing("flow_steps", (step_key(flow_id, step_id) for step_id in lacking))
+        # Whoever looks at steps may begin one, with what the flow was started with.
+        also = () if flow_id in self._inputs or flow_id in self._draft.inputs else [("inputs", flow_id)]
+        missing("flow_steps", (step_key(flow_id, step_id) for step_id in lacking), also)
 
     def outputs(self, flow_id: str, step_id: str) -> dict[str, Any]:
         own = self.step_run(flow_id, step_id).outputs
