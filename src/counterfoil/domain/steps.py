@@ -194,6 +194,8 @@ class StepDefinition(Definition):
                 raise ValueError("flow: is required for a step of kind flow")
             if self.endpoint is not None:
                 raise ValueError("endpoint: a step of kind flow calls none")
+            if self.work.parallelism is not None:
+                raise ValueError("work.parallelism: a step of kind flow sends nothing; fan_out has a limit of its own")
             _known("flow.inputs", self.flow.inputs.values(), self.input_names, "takes")
             _known("flow.outputs", self.flow.outputs, self.outputs, "gives")
             unmapped = sorted(self.outputs.keys() - self.flow.outputs.keys())

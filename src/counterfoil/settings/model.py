@@ -104,6 +104,9 @@ class Settings(BaseSettings):
     retry_after_limit_ms: Whole = Field(
         3_600_000, ge=0, le=YEAR_MS, description="Longest delay that a Retry-After or retry_after may ask for."
     )
+    fan_out_limit: Whole = Field(
+        10_000, ge=1, le=1_000_000, description="Work items that one step may fan out into, whatever it says itself."
+    )
     sweep_interval_ms: Whole = Field(
         1_000, ge=10, le=3_600_000, description="How often the sweeps run when nothing wakes them earlier."
     )
