@@ -216,8 +216,6 @@ class StepDefinition(Definition):
                 self.compiled_predicate()
             except ValueError as error:
                 raise ValueError(f"predicate: {error}") from None
-        if "fan_out" in self.model_fields_set and not self.fans_out:
-            raise ValueError("fan_out: no attribute has for_each")
         return self
 
     def compiled_predicate(self) -> Predicate | None:
