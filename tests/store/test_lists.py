@@ -96,7 +96,7 @@ async def test_a_flow_and_its_result(store: Store) -> None:
     [row] = await store.read("get_flow", flow_id="flow")
     assert row == (
         *("flow", "failed", '["step"]', NOW, '{"a":1}', '{"code":"X"}', NOW + 9),
-        *('{"i":1}', '{"m":2}', '{"k":"v"}'),
+        *('{"i":1}', '{"m":2}', '{"k":"v"}', None),
     )
     assert await store.read("get_flow_result", flow_id="flow") == [("flow", "failed", '{"a":1}', '{"code":"X"}')]
     assert len(await store.read("flow_exists", flow_id="flow")) == 1

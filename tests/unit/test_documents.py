@@ -101,7 +101,7 @@ def test_what_has_ended_shows_what_came_of_it() -> None:
 
 
 def test_a_flow_in_a_list() -> None:
-    row = (3, "flow", "failed", '["a","b"]', NOW, None, '{"code":"X"}', NOW + 500, '{"m":1}', '{"k":"v"}')
+    row = (3, "flow", "failed", '["a","b"]', NOW, None, '{"code":"X"}', NOW + 500, '{"m":1}', '{"k":"v"}', None)
     assert shown(listed_flow(row)) == {
         "flow_id": "flow",
         "status": "failed",
@@ -112,6 +112,7 @@ def test_a_flow_in_a_list() -> None:
         "labels": {"k": "v"},
         "created_at": AT,
         "finished_at": LATER,
+        "pruned_at": None,
     }
 
 

@@ -165,6 +165,7 @@ class FlowDocument(FlowSummary):
     metadata: Values
     labels: dict[str, str]
     finished_at: Time | None
+    pruned_at: Annotated[Time | None, Field(description="since when init, metadata, outputs and journal are gone")]
     steps: dict[str, StepInFlow]
 
 

@@ -80,6 +80,7 @@ class Batch:
     def restart(self) -> None:
         """The transaction came to nothing and is tried again: in a new world, with what was missed known beforehand."""
         self.world.capacity.give_back()
+        self.world.capacity.retract()
         self.restarted = True
         self._begin()
 
@@ -143,6 +144,7 @@ class Batch:
 
     def fail(self, error: CounterfoilError) -> None:
         """The transaction came to nothing: so did every command in it."""
+        self.world.capacity.retract()
         self._standing_for = {}
         self._answers = [error] * len(self._entries)
 

@@ -64,6 +64,8 @@ class Needs:
     active_counts: set[str] = field(default_factory=set)
     """Steps whose active work items must be counted, because they may only be so many."""
     schedules: set[str] = field(default_factory=set)
+    rates: set[str] = field(default_factory=set)
+    """Steps of which must be known when they were sent, because only so many may be in a time."""
     finds: set[Find] = field(default_factory=set)
 
     def are_only(self, kinds: Collection[str]) -> bool:

@@ -24,9 +24,11 @@ ALTER TABLE flow_steps ADD COLUMN outputs TEXT, ADD COLUMN error TEXT, ADD COLUM
 CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 UPDATE flow_steps SET outputs = told.outputs, error = told.error
 FROM (
-    SELECT j.flow_id, e ->> 1 AS step_id, nullif(e -> 4 ->> 'outputs', '{}') AS outputs, e -> 4 ->> 'error' AS error
+    -- Never as a value (->>): PostgreSQL has none for a text with the character NUL in it.
+    SELECT j.flow_id, trim(BOTH '"' FROM (e -> 1)::text) AS step_id, nullif((e -> 4 -> 'outputs')::text, '{}') AS outputs,
+        nullif((e -> 4 -> 'error')::text, 'null') AS error
     FROM journal AS j, json_array_elements(j.events::json) AS e
-    WHERE e ->> 0 IN ('step_completed', 'step_failed')
+    WHERE (e -> 0)::text IN ('"step_completed"', '"step_failed"')
 ) AS told
 WHERE flow_steps.flow_id = told.flow_id AND flow_steps.step_id = told.step_id;
 
@@ -53,3 +55,14 @@ CREATE TABLE schedules (
     CHECK ((cron IS NULL) <> (every_ms IS NULL))
 );
 CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- When each step with a rate limit was sent last: the first time, then distances, as a JSON array. One row a step, of
+-- at most 10,000 times; `most` is the largest number of them that one of its definitions had to count.
+CREATE TABLE step_rates (
+    step_id TEXT COLLATE "C" PRIMARY KEY,
+    most    INTEGER NOT NULL,
+    sent    TEXT NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+
+-- When what the flow carried was taken from it; the journal does not tell of it any more.
+ALTER TABLE flows ADD COLUMN pruned_at BIGINT;
