@@ -641,7 +641,8 @@ UPDATE work SET
 WHERE flow_id = ANY($1::text[]);
 
 -- name: empty_inputs
-UPDATE flow_inputs SET init = '{}', metadata = '{}' WHERE flow_id = ANY($1::text[]);
+-- A flow that has lost its inputs cannot be redriven: the options tell.
+UPDATE flow_inputs SET init = '{}', metadata = '{}', options = '{"pruned":true}' WHERE flow_id = ANY($1::text[]);
 
 -- name: empty_steps
 UPDATE flow_steps SET
