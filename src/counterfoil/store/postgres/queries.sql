@@ -123,15 +123,16 @@ LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_failed_work
 -- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
--- It is read outside of a batch, and redriven flow by flow: nothing is locked.
+-- It is read outside of a batch, and redriven flow by flow: nothing is locked. PostgreSQL reads no JSON that has the
+-- character NUL in any of its texts, and a worker may have said one: here, another stands in its place.
 SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
 JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
 WHERE w.status = 'failed' AND w.undoes IS NULL
     AND (:step_id::text IS NULL OR w.step_id = :step_id)
     AND (
-        :error_code::text IS NULL OR w.error::json ->> 'code' = :error_code
-        OR w.error::json -> 'cause' ->> 'code' = :error_code
+        :error_code::text IS NULL OR replace(w.error, '\u0000', '\u0001')::json ->> 'code' = :error_code
+        OR replace(w.error, '\u0000', '\u0001')::json -> 'cause' ->> 'code' = :error_code
     )
     AND (:since::bigint IS NULL OR w.recorded_at >= :since)
     AND (:until::bigint IS NULL OR w.recorded_at < :until)
