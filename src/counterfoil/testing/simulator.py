@@ -39,6 +39,7 @@ from counterfoil.engine.engine import MessageVerifier
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler.cancel_calls import CancelCallSweep
+from counterfoil.scheduler.clocks import FlowClockSweep
 from counterfoil.scheduler.deadlines import DeadlineSweep
 from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
@@ -282,6 +283,7 @@ class Simulator:
             LeaseSweep(self.engine),
             ScheduleSweep(self.engine),
             RetentionSweep(self.engine),
+            FlowClockSweep(self.engine),
         ]
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
         await self.engine.lease.keep()
