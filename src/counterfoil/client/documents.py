@@ -25,6 +25,7 @@ class WorkItem(TypedDict):
     item: NotRequired[int]
     redrive_of: NotRequired[str | None]
     undoes: NotRequired[str | None]
+    child_flow_id: NotRequired[str | None]
     attempts: NotRequired[list[dict[str, Any]]]
 
 
@@ -33,6 +34,7 @@ class StepRun(TypedDict):
 
     status: str
     work: list[WorkItem]
+    kind: NotRequired[str]
     goal: NotRequired[bool]
     items: NotRequired[int]
     error: NotRequired[dict[str, Any] | None]
@@ -50,6 +52,8 @@ class Plan(TypedDict):
     inputs: dict[str, str]
     included: dict[str, str]
     excluded: dict[str, str]
+    takes: NotRequired[dict[str, dict[str, list[str]]]]
+    waits_for: NotRequired[dict[str, dict[str, Any]]]
 
 
 class Parent(TypedDict):
