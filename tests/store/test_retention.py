@@ -306,9 +306,8 @@ async def test_what_a_node_remembers_of_a_flow_that_is_gone_does_no_harm(store: 
     """It was ended and pruned elsewhere: whoever reports to the node that still believes in it is told so."""
     here, there = nodes
     request = StartFlow(flow_id="flow", goals=["step"])
-    started = Start(request, CONTEXT)
-    await here.commit.submit(started)
-    work_id = started._work_ids[0]
+    await here.commit.submit(Start(request, CONTEXT))
+    [(work_id,)] = by_hand(place_of(store), "SELECT work_id FROM work")
     assert await there.outcome(success(work_id, 1)) == "accepted"
     assert await there.commit.submit(pruning("flow", cutoff=NOW)) == [True]
     assert await here.outcome(success(work_id, 1)) == "UNKNOWN_RECEIPT"

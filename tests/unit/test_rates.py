@@ -120,7 +120,7 @@ def test_what_is_kept_counts_for_the_next_command() -> None:
 def test_what_was_not_loaded_is_missed() -> None:
     with pytest.raises(NotLoaded) as missed:
         Rates().of("step")
-    assert (missed.value.kind, missed.value.key) == ("rates", "step")
+    assert missed.value.wanted == {("rates", "step")}
 
 
 @pytest.mark.parametrize("times", [(), (0,), (0, 0, 5, 1_000)])
