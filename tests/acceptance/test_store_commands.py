@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from counterfoil.store.postgres.migrations import SCHEMA_VERSION as SHARED_SCHEMA_VERSION
+from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from tests.acceptance.processes import EngineProcess, environment, run_command
 from tests.by_hand import by_hand
 from tests.databases import NewDatabase
@@ -44,7 +46,8 @@ def schema_of(dsn: str) -> list[tuple[Any, ...]]:
 async def empty(tmp_path: Path) -> Path:
     """The data of an engine that has never done anything."""
     data = tmp_path / "data"
-    assert (await run_command("store", "migrate", "--data", str(data)))[:2] == (0, "schema version 2: created\n")
+    created = f"schema version {SCHEMA_VERSION}: created\n"
+    assert (await run_command("store", "migrate", "--data", str(data)))[:2] == (0, created)
     (data / "receipt.secret").write_text("a-secret-of-this-test-alone\n")
     return data
 
@@ -59,7 +62,7 @@ def fill(data: Path, flows: int) -> Path:
 
     with contextlib.closing(sqlite3.connect(data / "counterfoil.db")) as connection, connection:
         for statement in (
-            "flows SELECT n, 'flow-' || n, 'active', n, 1, NULL, NULL, NULL FROM numbers",
+            "flows SELECT n, 'flow-' || n, 'active', n, 1, NULL, NULL, NULL, NULL FROM numbers",
             f"flow_inputs SELECT 'flow-' || n, '[\"job\"]', {payload}, '{{}}', '{{}}' FROM numbers",
             f"journal SELECT 3 * n, 'flow-' || n, NULL, n, {entry('flow_started')} FROM numbers",
             f"journal SELECT 3 * n + 1, 'flow-' || n, NULL, n, {entry('work_created')} FROM numbers",
@@ -244,12 +247,12 @@ async def test_without_the_secret_of_its_receipts_nothing_is_copied(
 
 
 async def test_a_shared_database_is_made_by_hand(new_database: NewDatabase, tmp_path: Path) -> None:
-    dsn = new_database(empty=True)
+    dsn, version = new_database(empty=True), f"schema version {SHARED_SCHEMA_VERSION}"
     for arguments, variables in ((["--store", dsn], {}), ([], {"COUNTERFOIL_STORE": dsn})):
         code, output, errors = await run_command("store", "migrate", *arguments, extra=variables)
         assert (code, errors) == (0, "")
-        assert output in ("schema version 1: created\n", "schema version 1: up to date\n")
-    assert output == "schema version 1: up to date\n"
+        assert output in (f"{version}: created\n", f"{version}: up to date\n")
+    assert output == f"{version}: up to date\n"
     by_hand(dsn, "UPDATE schema_version SET version = 99")
     assert "it was written by a newer counterfoil" in await refused("migrate", "--store", with_password(dsn))
     code, _, errors = await run_command("store", "migrate", "--store", dsn, "--data", str(tmp_path))

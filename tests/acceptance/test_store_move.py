@@ -24,7 +24,7 @@ LATER = {"Retry-After": "3000"}
 OUTPUTS = r'{"text":"naïve 🦆 \u2028 \u0000 \\u0000","big":123456789012345678901234567890,"small":-0.1e-7}'
 TABLES = (
     *("step_versions", "steps", "flows", "flow_inputs", "flow_labels", "flow_steps"),
-    *("work", "journal", "cancel_calls", "receipt_secret"),
+    *("work", "journal", "cancel_calls", "schedules", "receipt_secret"),
 )
 
 
@@ -47,6 +47,9 @@ class Old:
         await self._leave_some_open()
         await self.api.put_step("done", self.endpoint.url("/done"), name="its second version")
         assert (await self.api.request("DELETE", "/api/v1/steps/bad")).status == 204
+        for schedule_id in ("nightly", "weekly", "yearly"):
+            body = {"cron": "0 0 29 2 *", "timezone": "Europe/Vienna", "flow": {"goals": ["done"]}}
+            (await self.api.request("PUT", f"/api/v1/schedules/{schedule_id}", json=body)).ok(201)
 
     async def _end_some(self) -> None:
         for number in range(3):
@@ -106,6 +109,7 @@ async def all_there_is(api: Api) -> dict[str, list[bytes]]:
         "work": await pages(api, "/api/v1/work", limit="2"),
         "waiting": await pages(api, "/api/v1/work", limit="1", status="active"),
         "steps": await pages(api, "/api/v1/steps"),
+        "schedules": await pages(api, "/api/v1/schedules", limit="2"),
     }
     assert len(seen["flows"]) == 5
     for flow_id in flows:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.architecture.source_tree import PACKAGE, ROOT, imports, modules, shown
 
-DOMAIN_LIBRARIES = {"cel_expr_python", "jsonschema_rs", "pydantic", "pydantic_core", "rfc8785"}
+DOMAIN_LIBRARIES = {"cel_expr_python", "cronsim", "jsonschema_rs", "pydantic", "pydantic_core", "rfc8785"}
 IMPURE = {  # standard, but they touch the world: files, network, processes, threads, the clock, the log
     "asyncio",
     "concurrent",

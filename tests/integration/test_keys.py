@@ -46,6 +46,7 @@ READS = [
     "/api/v1/flows/f1/result",
     "/api/v1/flows/f1/events",
     "/api/v1/work",
+    "/api/v1/schedules",
 ]
 
 
@@ -68,6 +69,8 @@ async def test_the_streams_need_a_key(apis: dict[str, Api], endpoint: StepEndpoi
 WRITES: list[tuple[str, str, Any, set[str], set[int]]] = [
     ("PUT", "/api/v1/steps/new", {"endpoint": "http://worker/"}, {"admin"}, {200, 201}),
     ("DELETE", "/api/v1/steps/spare", None, {"admin"}, {200, 204, 404}),
+    ("PUT", "/api/v1/schedules/new", {"every_ms": 3_600_000, "flow": {"goals": [STEP]}}, {"admin"}, {201}),
+    ("DELETE", "/api/v1/schedules/spare", None, {"admin"}, {204, 404}),
     ("POST", "/api/v1/flows", {"goals": [STEP]}, {"operator", "admin"}, {201}),
     ("POST", "/api/v1/flows/f1/cancel", {}, {"operator", "admin"}, {200}),
 ]

@@ -116,6 +116,7 @@ async def test_a_flow_and_its_result(store: Store) -> None:
         *("flow", "failed", '["step"]', NOW, '{"code":"X"}', NOW + 9),
         *('{"m":2}', '{"k":"v"}', '{"i":1}', '{"compensate":false}'),
         *('{"flow_id":"outer"}', NOW + 20, '{"ending":"failed","steps":[]}', dump_json(PLAN.stored()).decode()),
+        None,
     )
     assert await store.read("get_flow_result", flow_id="flow") == [("flow", "failed", '{"code":"X"}')]
     assert len(await store.read("flow_exists", flow_id="flow")) == 1
@@ -126,7 +127,7 @@ async def test_a_flow_and_its_result(store: Store) -> None:
 async def test_a_flow_without_a_plan(store: Store) -> None:
     await write(store, new_records(flow_record(), flow_inputs()))
     [row] = await store.read("get_flow", flow_id="flow")
-    assert row[-5:] == ("{}", None, None, None, None)
+    assert row[-6:] == ("{}", None, None, None, None, None)
 
 
 async def test_the_steps_of_a_flow(store: Store) -> None:

@@ -56,6 +56,7 @@ def test_every_backend_tells_where_its_queries_are() -> None:
 def test_every_backend_has_what_the_engine_asks_for(backend: str) -> None:
     wanted = asked_for()
     assert {"find_claimable", "find_overdue", "find_orphaned", "find_calls", "due_lanes", "list_open_flows"} <= wanted
+    assert {"find_due_schedules", "next_schedule", "list_schedules"} <= wanted
     assert wanted <= set(load_queries(QUERY_PACKAGES[backend]))
 
 

@@ -43,6 +43,7 @@ FLOW = {
     "labels": {"team": "a"},
     "created_at": AT,
     "finished_at": None,
+    "pruned_at": None,
     "steps": {"resize": {"status": "active", "work": [WORK]}},
 }
 EVENT = {
@@ -105,6 +106,68 @@ async def test_steps_are_listed_shown_and_deleted(engine: CannedEngine) -> None:
     assert json.loads((await run("step", "list", "--json")).output) == {"steps": [step]}
     assert json.loads((await run("step", "show", "resize")).output) == step
     assert (await run("step", "delete", "resize")).output == "step resize is deleted\n"
+
+
+SCHEDULE: dict[str, Any] = {
+    "schedule_id": "news",
+    "cron": "0 6 * * *",
+    "timezone": "Europe/Vienna",
+    "every_ms": None,
+    "flow": {"goals": ["resize"], "init": {"width": 1}},
+    "catch_up": "one",
+    "enabled": True,
+    "next_at": "2099-01-01T05:00:00.000Z",
+    "last_at": AT,
+    "last_flow_id": "f-1",
+    "last_error": {"code": "UNKNOWN_STEP", "message": "no step is registered as resize", "at": AT},
+    "upcoming": [],
+    "created_at": AT,
+}
+
+
+async def test_a_schedule_is_put_from_options_over_a_file(engine: CannedEngine) -> None:
+    engine.reply("PUT /api/v1/schedules/news", Reply(201, SCHEDULE))
+    file = json.dumps({"every_ms": 5, "flow": {"goals": ["old"], "labels": {"a": "b"}}})
+    options = ["--every-ms", "1000", "--goal", "a", "--goal", "b", "--init", "width=1", "--catch-up", "all"]
+    result = await run("schedule", "put", "news", "-", *options, stdin=file)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("schedule news: 0 6 * * * (Europe/Vienna), next in ")
+    assert engine.asked[0].body == {
+        "every_ms": 1000,
+        "catch_up": "all",
+        "flow": {"goals": ["a", "b"], "labels": {"a": "b"}, "init": {"width": 1}},
+    }
+    shown = await run("schedule", "put", "news", "--cron", "0 6 * * *", "--timezone", "UTC", "--json")
+    assert json.loads(shown.output) == SCHEDULE
+    assert engine.asked[1].body == {"cron": "0 6 * * *", "timezone": "UTC"}
+    assert (await run("schedule", "put", "news")).exit_code == 2
+
+
+async def test_schedules_are_listed_page_by_page(engine: CannedEngine) -> None:
+    interval = {"schedule_id": "often", "cron": None, "every_ms": 1000, "last_at": None, "last_error": None}
+    paused = {**SCHEDULE, **interval, "enabled": False, "next_at": None}
+    pages = [{"schedules": [SCHEDULE], "next_cursor": "news"}, {"schedules": [paused], "next_cursor": None}]
+    engine.reply("GET /api/v1/schedules", *(Reply(200, page) for page in pages))
+    result = await run("schedule", "list")
+    first, second = result.output.splitlines()[1:]
+    assert first.startswith("news")
+    assert "UNKNOWN_STEP: no step is registered as resize" in first
+    assert second.split() == ["often", "every", "1000", "ms", "paused"]
+    assert [asked.query.get("cursor") for asked in engine.asked] == [None, "news"]
+
+
+async def test_a_schedule_is_paused_resumed_and_deleted(engine: CannedEngine) -> None:
+    path = "/api/v1/schedules/news"
+    engine.reply(f"GET {path}", Reply(200, SCHEDULE))
+    engine.reply(f"PUT {path}", Reply(200, SCHEDULE))
+    engine.reply(f"DELETE {path}", Reply(204))
+    definition = {name: SCHEDULE[name] for name in ("cron", "timezone", "every_ms", "flow", "catch_up", "enabled")}
+    assert (await run("schedule", "pause", "news")).output == "schedule news is paused\n"
+    assert engine.asked[-1].body == {**definition, "enabled": False}
+    assert (await run("schedule", "resume", "news")).output.startswith("schedule news is resumed, next in ")
+    assert engine.asked[-1].body == definition
+    assert json.loads((await run("schedule", "show", "news")).output) == SCHEDULE
+    assert (await run("schedule", "delete", "news")).output == "schedule news is deleted\n"
 
 
 async def test_a_flow_starts_with_inputs_labels_and_an_id(engine: CannedEngine, tmp_path: Path) -> None:

@@ -53,6 +53,19 @@ async def test_steps_are_listed_shown_and_deleted(engine: CannedEngine, client: 
     await client.delete_step("a")
 
 
+async def test_schedules_are_put_listed_shown_and_deleted(engine: CannedEngine, client: Client) -> None:
+    engine.reply("PUT /api/v1/schedules/news", Reply(201, {"schedule_id": "news"}))
+    engine.reply("GET /api/v1/schedules", Reply(200, {"schedules": [{"schedule_id": "news"}], "next_cursor": None}))
+    engine.reply("GET /api/v1/schedules/news", Reply(200, {"schedule_id": "news"}))
+    engine.reply("DELETE /api/v1/schedules/news", Reply(204))
+    definition = {"every_ms": 1000, "flow": {"goals": ["resize"]}}
+    assert (await client.put_schedule("news", definition))["schedule_id"] == "news"
+    assert engine.asked[0].body == definition
+    assert [item["schedule_id"] for item in (await client.schedules(cursor="a", limit=5))["schedules"]] == ["news"]
+    assert (await client.get_schedule("news"))["schedule_id"] == "news"
+    await client.delete_schedule("news")
+
+
 async def test_a_flow_starts_with_only_what_was_given(engine: CannedEngine, client: Client) -> None:
     engine.reply("POST /api/v1/flows", Reply(201, {"flow_id": "f-1"}))
     started = await client.start_flow(["resize"], {"width": 640})

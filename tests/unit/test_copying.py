@@ -38,6 +38,8 @@ TABLES = {
     "work": ("ordinal",),
     "journal": ("seq",),
     "cancel_calls": ("call_id",),
+    "schedules": ("schedule_id",),
+    "step_rates": ("step_id",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -48,9 +50,9 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
     "register": [(1, LARGEST)],
     "plans": [("p1", '{"steps":["räuber"]}'), ("P", "{}")],
     "flows": [
-        (3, "z", "completed", 1, 0, None, 2, "p1", '{"depth":1}', None, None),
-        (4, "a", "failed", 1, 0, '{"code":"X"}', LARGEST, None, None, None, '{"steps":[]}'),
-        (9, "ß", "active", 1, 1, None, None, None, None, LARGEST, None),
+        (3, "z", "completed", 1, 0, None, 2, "p1", '{"depth":1}', None, None, None),
+        (4, "a", "failed", 1, 0, '{"code":"X"}', LARGEST, None, None, None, '{"steps":[]}', LARGEST),
+        (9, "ß", "active", 1, 1, None, None, None, None, LARGEST, None, None),
     ],
     "flow_inputs": [("z", '["job"]', r'{"nul":"\u0000","line":"\n"}', "{}", '{"tëam":"🦆"}', '{"deadline_ms":5}')],
     "flow_labels": [("tëam:🦆", "z"), ("tz:", "z"), ("T:", "z"), ("t\u00e9:\u2028", "z")],
@@ -84,6 +86,11 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         (5, "z", "w1", 2, r'[["work_created","job",1,0,{"text":"\ud83e\udd86 \\u0000"}]]'),
     ],
     "cancel_calls": [("c1", "z", "job", "w1", "http://worker.test/cancel", "{}", 3, LARGEST)],
+    "schedules": [
+        ("nächtlich", "0 6 * * *", "Europe/Vienna", None, "{}", "one", 1, 0, LARGEST, 1, "z", '{"code":"X"}', 0, 1),
+        ("quick", None, None, 100, '{"goals":["job"]}', "all", 0, 0, None, None, None, None, 0, 1),
+    ],
+    "step_rates": [("job", 10, "[1800000000000,7,0]")],
 }
 
 

@@ -55,7 +55,9 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 def test_codes_and_variables_exist(page: Path) -> None:
     known = API_CODES | WORK_CODES | {str(code) for code in ReplyCode} | VARIABLES | {"WEBHOOK_BASE_URL"}
     used = set(_CODE.findall(page.read_text("utf-8")))
-    assert used - known <= {"FLOW_ID", "STEP_ID", "WORK_ID"}, "these are arguments of commands, all else must exist"
+    assert used - known <= {"FLOW_ID", "STEP_ID", "WORK_ID", "SCHEDULE_ID"}, (
+        "these are arguments of commands, all else must exist"
+    )
 
 
 @every_page

@@ -136,6 +136,7 @@ def flow_row(**fields: Any) -> tuple[Any, ...]:
         "deadline_at": None,
         "compensation": None,
         "plan": None,
+        "pruned_at": None,
     }
     return tuple({**known, **fields}.values())
 
@@ -189,7 +190,7 @@ def test_a_step_in_a_flow() -> None:
 
 
 def test_a_flow_in_a_list() -> None:
-    row = (3, "flow", "failed", '["a","b"]', NOW, '{"code":"X"}', NOW + 500, '{"m":1}', '{"k":"v"}')
+    row = (3, "flow", "failed", '["a","b"]', NOW, '{"code":"X"}', NOW + 500, '{"m":1}', '{"k":"v"}', None)
     assert shown(listed_flow(row, {"x": 1})) == {
         "flow_id": "flow",
         "status": "failed",
@@ -200,6 +201,7 @@ def test_a_flow_in_a_list() -> None:
         "labels": {"k": "v"},
         "created_at": AT,
         "finished_at": LATER,
+        "pruned_at": None,
     }
 
 

@@ -17,6 +17,7 @@ from counterfoil.settings import Settings
 from counterfoil.store.migrating import Migrated, migrate_store
 from counterfoil.store.protocol import Row
 from counterfoil.store.sqlite.doctor import examine
+from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import by_hand
@@ -163,7 +164,7 @@ async def old_file(path: Path, events: list[Row]) -> Path:
 
 
 async def migrated(path: Path) -> Path:
-    assert await migrate_store(Settings(store=f"sqlite:///{path}"), NOW) == Migrated(1, 2)
+    assert await migrate_store(Settings(store=f"sqlite:///{path}"), NOW) == Migrated(1, SCHEMA_VERSION)
     return path
 
 
@@ -182,7 +183,7 @@ async def test_the_schema_is_that_of_a_new_file(tmp_path: Path) -> None:
     old, fresh = SqliteDatabase(path), SqliteDatabase(tmp_path / "fresh.db")
     await fresh.migrate(NOW)
     assert await old.catalogue() == await fresh.catalogue()
-    assert await versions(old) == [(1, NOW - 1), (2, NOW)]
+    assert await versions(old) == [(1, NOW - 1), *((version, NOW) for version in range(2, SCHEMA_VERSION + 1))]
     assert await old.fetch("PRAGMA integrity_check") == [("ok",)]
     await old.close()
     await fresh.close()
@@ -239,7 +240,9 @@ async def aged(path: Path, left: Path) -> list[dict[str, Any]]:
         connection.execute("ATTACH ? AS left_behind", (str(left),))
         for (table,) in connection.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'").fetchall():
             if table not in ("journal", "schema_version", "sqlite_sequence"):
-                connection.execute(f"INSERT INTO main.{table} SELECT * FROM left_behind.{table}")
+                names = connection.execute(f"SELECT group_concat(name) FROM pragma_table_info('{table}', 'main')")
+                columns = names.fetchone()[0]
+                connection.execute(f"INSERT INTO main.{table} SELECT {columns} FROM left_behind.{table}")
     return events
 
 
@@ -263,7 +266,7 @@ async def test_an_engine_goes_on_where_the_old_one_stopped(tmp_path: Path) -> No
     assert (finding.invariant, finding.subject) == ("schema", "version 1")
 
     async with Simulator(path, defaults=DEFAULTS) as new:
-        assert by_hand(path, "SELECT max(version) FROM schema_version") == [(2,)]
+        assert by_hand(path, "SELECT max(version) FROM schema_version") == [(SCHEMA_VERSION,)]
         assert without_numbers(events_of(by_hand(path, ENTRIES))) == without_numbers(before)
         assert new.examine() == []
         queries = new.engine.queries

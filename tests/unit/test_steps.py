@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from counterfoil.domain.attributes import YEAR_MS, ValueType, has_type
-from counterfoil.domain.steps import StepDefinition, WorkConfig, WorkDefaults
+from counterfoil.domain.steps import RateLimit, StepDefinition, WorkConfig, WorkDefaults
 
 URL = "http://worker:9000/transcribe"
 
@@ -155,6 +155,21 @@ REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "heartbeat_timeout_ms": ({"work": {"heartbeat_timeout_ms": 1.5}}, ("work", "heartbeat_timeout_ms")),
     "parallelism": ({"work": {"parallelism": 0}}, ("work", "parallelism")),
     "rate_limit": ({"work": {"rate_limit": 5}}, ("work", "rate_limit")),
+    "rate_limit without a time": ({"work": {"rate_limit": {"count": 5}}}, ("work", "rate_limit", "per_ms")),
+    "rate_limit of none": ({"work": {"rate_limit": {"count": 0, "per_ms": 1}}}, ("work", "rate_limit", "count")),
+    "rate_limit of too many": (
+        {"work": {"rate_limit": {"count": 10_001, "per_ms": 1}}},
+        ("work", "rate_limit", "count"),
+    ),
+    "rate_limit in no time": ({"work": {"rate_limit": {"count": 1, "per_ms": 0}}}, ("work", "rate_limit", "per_ms")),
+    "rate_limit in too long a time": (
+        {"work": {"rate_limit": {"count": 1, "per_ms": 86_400_001}}},
+        ("work", "rate_limit", "per_ms"),
+    ),
+    "rate_limit with more": (
+        {"work": {"rate_limit": {"count": 1, "per_ms": 1, "burst": 2}}},
+        ("work", "rate_limit", "burst"),
+    ),
     "work's field": ({"work": {"retries": 5}}, ("work", "retries")),
     "policy": ({"effect": {"policy": "magic"}}, ("effect", "policy")),
     "policy to come": ({"effect": {"policy": "unsafe_once"}}, ("effect", "policy")),
@@ -265,10 +280,12 @@ def test_work_is_inherited_field_by_field() -> None:
 
 
 def test_an_explicit_null_switches_off_what_can_be_off() -> None:
-    defaults = WorkDefaults(heartbeat_timeout_ms=50, parallelism=4)
-    off = WorkConfig(heartbeat_timeout_ms=None, parallelism=None, ack_timeout_ms=None).resolve(defaults)
-    assert (off.heartbeat_timeout_ms, off.parallelism) == (None, None)
-    assert off.ack_timeout_ms == defaults.ack_timeout_ms
+    defaults = WorkDefaults(heartbeat_timeout_ms=50, parallelism=4, rate_limit=RateLimit(count=1, per_ms=9))
+    assert WorkConfig().resolve(defaults).rate_limit == RateLimit(count=1, per_ms=9)
+    off = WorkConfig(heartbeat_timeout_ms=None, parallelism=None, rate_limit=None, ack_timeout_ms=None)
+    resolved = off.resolve(defaults)
+    assert (resolved.heartbeat_timeout_ms, resolved.parallelism, resolved.rate_limit) == (None, None, None)
+    assert resolved.ack_timeout_ms == defaults.ack_timeout_ms
 
 
 def test_zero_and_false_are_values_of_their_own() -> None:

@@ -15,7 +15,18 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 from yarl import URL
 
-from counterfoil.client.documents import Event, EventPage, Flow, FlowPage, FlowResult, StartedFlow, WorkItem, WorkPage
+from counterfoil.client.documents import (
+    Event,
+    EventPage,
+    Flow,
+    FlowPage,
+    FlowResult,
+    Schedule,
+    SchedulePage,
+    StartedFlow,
+    WorkItem,
+    WorkPage,
+)
 from counterfoil.client.errors import ClientError, ConnectionFailed, Unavailable, api_error, parse_retry_after
 from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
 
@@ -157,6 +168,25 @@ class Client:
                 if not connected or loop.time() >= give_up_at:
                     raise self._no_answer(error) from None
             await asyncio.sleep(RECONNECT_SECONDS)
+
+    # -- schedules -----------------------------------------------------------------------------
+
+    async def put_schedule(self, schedule_id: str, definition: Mapping[str, Any]) -> Schedule:
+        """Make a schedule or change it, also to pause (``"enabled": false``) and to resume it."""
+        path = f"/api/v1/schedules/{_part(schedule_id)}"
+        return cast(Schedule, await self._call("PUT", path, body=dict(definition)))
+
+    async def get_schedule(self, schedule_id: str) -> Schedule:
+        return cast(Schedule, await self._call("GET", f"/api/v1/schedules/{_part(schedule_id)}"))
+
+    async def schedules(self, *, cursor: str | None = None, limit: int | None = None) -> SchedulePage:
+        """One page of schedules, by id; hand ``next_cursor`` back for the next one."""
+        query = {"cursor": cursor, "limit": limit}
+        return cast(SchedulePage, await self._call("GET", "/api/v1/schedules", query=query))
+
+    async def delete_schedule(self, schedule_id: str) -> None:
+        """Forget a schedule; the flows that it has started go on."""
+        await self._call("DELETE", f"/api/v1/schedules/{_part(schedule_id)}")
 
     # -- work and health -----------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ class Flow(TypedDict):
     labels: dict[str, str]
     created_at: str
     finished_at: str | None
+    pruned_at: str | None
     steps: dict[str, StepRun]
 
 
@@ -103,4 +104,26 @@ class EventPage(TypedDict):
 
 class WorkPage(TypedDict):
     work: list[WorkItem]
+    next_cursor: str | None
+
+
+class Schedule(TypedDict):
+    """When flows start by themselves, what comes next, and what came of it last."""
+
+    schedule_id: str
+    cron: str | None
+    timezone: str | None
+    every_ms: int | None
+    flow: dict[str, Any]
+    catch_up: str
+    enabled: bool
+    next_at: str | None
+    last_at: str | None
+    last_flow_id: str | None
+    last_error: dict[str, Any] | None
+    upcoming: list[str]
+
+
+class SchedulePage(TypedDict):
+    schedules: list[Schedule]
     next_cursor: str | None

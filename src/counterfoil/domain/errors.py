@@ -12,12 +12,14 @@ CounterfoilError
 │   ├── UnknownStep
 │   ├── UnknownFlow
 │   ├── UnknownWork
+│   ├── UnknownSchedule
 │   └── UnknownRoute
 ├── Invalid                 the request itself is wrong, and says where
 │   ├── InvalidResult
 │   │   └── UndecodableResult
 │   ├── InvalidStep
 │   ├── InvalidInput
+│   ├── InvalidSchedule
 │   ├── UnreachableGoal
 │   └── PlanCycle
 ├── Conflict                the request is fine, but not now
@@ -115,6 +117,11 @@ class UnknownWork(Unknown):
     default_message = "no work item has this id"
 
 
+class UnknownSchedule(Unknown):
+    code = "UNKNOWN_SCHEDULE"
+    default_message = "no schedule has this id"
+
+
 class UnknownRoute(Unknown):
     code = "NOT_FOUND"
     default_message = "nothing is served at this path; GET /openapi.json lists what is"
@@ -141,6 +148,11 @@ class InvalidStep(Invalid):
 class InvalidInput(Invalid):
     code = "INVALID_INPUT"
     default_message = "the request is not valid"
+
+
+class InvalidSchedule(Invalid):
+    code = "INVALID_SCHEDULE"
+    default_message = "the schedule is not valid"
 
 
 class UnreachableGoal(Invalid):

@@ -6,7 +6,9 @@ Everything that moves goes through these tables: the decisions ask them, the SQL
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeVar
 
 
 class WorkStatus(StrEnum):
@@ -55,12 +57,13 @@ WORK_MOVES: dict[WorkStatus, frozenset[WorkStatus]] = {
 STEP_MOVES: dict[StepStatus, frozenset[StepStatus]] = {
     StepStatus.PENDING: frozenset({StepStatus.ACTIVE, StepStatus.SKIPPED, StepStatus.CANCELLED}),
     StepStatus.ACTIVE: frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED}),
-    # Only by redrive: a step that was undone is completed no longer.
-    StepStatus.COMPLETED: frozenset({StepStatus.PENDING}),
-    StepStatus.FAILED: frozenset({StepStatus.PENDING}),
+    StepStatus.COMPLETED: frozenset(),
+    StepStatus.FAILED: frozenset(),
     StepStatus.SKIPPED: frozenset(),
-    StepStatus.CANCELLED: frozenset({StepStatus.PENDING}),
+    StepStatus.CANCELLED: frozenset(),
 }
+REDRIVEN_STEPS = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED})
+"""What may become pending once more, by redrive and by nothing else: what did not complete, or was undone since."""
 
 FLOW_MOVES: dict[FlowStatus, frozenset[FlowStatus]] = {
     FlowStatus.ACTIVE: frozenset(
@@ -89,10 +92,24 @@ def check_work_move(before: WorkStatus, after: WorkStatus) -> None:
 
 
 def check_step_move(before: StepStatus, after: StepStatus) -> None:
-    if after not in STEP_MOVES[before]:
+    redriven = after is StepStatus.PENDING and before in REDRIVEN_STEPS
+    if after not in STEP_MOVES[before] and not redriven:
         raise IllegalMove(f"step: {before} -> {after}")
 
 
 def check_flow_move(before: FlowStatus, after: FlowStatus) -> None:
     if after not in FLOW_MOVES[before]:
         raise IllegalMove(f"flow: {before} -> {after}")
+
+
+_Status = TypeVar("_Status", bound=StrEnum)
+
+
+def reachable(moves: Mapping[_Status, frozenset[_Status]]) -> dict[_Status, frozenset[_Status]]:
+    """Where each state may lead by one move or several: a batch may make several, and writes only the last."""
+    found = {before: set(after) for before, after in moves.items()}
+    for middle in moves:  # after each turn, all ways over the states that had theirs are known
+        for after in found.values():
+            if middle in after:
+                after.update(found[middle])
+    return {before: frozenset(after) for before, after in found.items()}

@@ -8,6 +8,7 @@ import orjson
 
 from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.domain.planning import Plan
+from counterfoil.domain.schedules import Schedule
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.store.protocol import Row
@@ -49,7 +50,7 @@ def registered_step(
 
 def listed_flow(row: Row, outputs: Document) -> Document:
     """A flow in a list: its own state, without its steps."""
-    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels = row
+    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels, pruned_at = row
     return {
         "flow_id": flow_id,
         "status": status,
@@ -60,6 +61,7 @@ def listed_flow(row: Row, outputs: Document) -> Document:
         "labels": fragment(labels),
         "created_at": rfc3339(created_at),
         "finished_at": optional_rfc3339(finished_at),
+        "pruned_at": optional_rfc3339(pruned_at),
     }
 
 
@@ -75,8 +77,10 @@ def gathered_outputs(rows: list[Row]) -> dict[str, Document]:
 def whole_flow(row: Row, outputs: Document) -> Document:
     """A flow by itself: what a list shows of it, and what it was planned and started with."""
     _, status, goals, created_at, error, finished_at, metadata, labels, init, options, parent, deadline_at = row[:12]
-    compensation, plan = row[12:]
-    listed = listed_flow((0, row[0], status, goals, created_at, error, finished_at, metadata, labels), outputs)
+    compensation, plan, pruned_at = row[12:]
+    listed = listed_flow(
+        (0, row[0], status, goals, created_at, error, finished_at, metadata, labels, pruned_at), outputs
+    )
     undone = parse_json(compensation)["steps"] if compensation is not None else []
     return {
         **listed,
@@ -205,3 +209,23 @@ def attempt_documents(events: list[Row]) -> list[Document]:
             attempts[-1]["error"] = facts.get("error")
             attempts[-1]["next_attempt_at"] = optional_rfc3339(facts.get("next_attempt_at"))
     return attempts
+
+
+def schedule_document(schedule: Schedule) -> Document:
+    """A schedule with what it is about to do, and what came of it last."""
+    return {
+        "schedule_id": schedule.schedule_id,
+        "cron": schedule.cron,
+        "timezone": schedule.timezone,
+        "every_ms": schedule.every_ms,
+        "flow": schedule.flow,
+        "catch_up": schedule.catch_up,
+        "enabled": schedule.enabled,
+        "next_at": optional_rfc3339(schedule.next_at),
+        "last_at": optional_rfc3339(schedule.last_at),
+        "last_flow_id": schedule.last_flow_id,
+        "last_error": schedule.last_error,
+        "upcoming": [rfc3339(tick) for tick in schedule.upcoming()],
+        "created_at": rfc3339(schedule.created_at),
+        "updated_at": rfc3339(schedule.updated_at),
+    }

@@ -16,6 +16,7 @@ from counterfoil.domain.errors import CounterfoilError, InvalidSignature, Invali
 from counterfoil.domain.flows import RedriveRequest, StartFlow
 from counterfoil.domain.model import StepVersion, step_of
 from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.domain.schedules import ScheduleDefinition
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.steps import StepDefinition
 from counterfoil.domain.work import Verdict
@@ -33,6 +34,7 @@ from counterfoil.engine.neighbours import Neighbours
 from counterfoil.engine.probe import Probe
 from counterfoil.engine.queries import Queries
 from counterfoil.engine.redrive import RedriveFlow, RedriveWork, redrive_matching
+from counterfoil.engine.schedules import Schedules
 from counterfoil.engine.start import Preview, Start
 from counterfoil.engine.steps import DeleteStep, PutStep
 from counterfoil.engine.wakeups import SweepName, Wakeups
@@ -98,6 +100,7 @@ class Engine:
         self.neighbours.due = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.dispatcher = Dispatcher(context, self.commit, transport, signer, metrics, self.slots, self.lease)
         self.cancel_caller = CancelCaller(context, self.commit, transport, signer, metrics)
+        self.schedules = Schedules(context, self.commit, metrics)
         self.dispatcher.freed = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.commit.prepare = self.dispatcher.prepare
         self.commit.committed = self._committed
@@ -157,6 +160,13 @@ class Engine:
 
     async def redrive_matching(self, request: RedriveRequest) -> Document:
         return await redrive_matching(self.commit, self.queries, request)
+
+    async def put_schedule(self, schedule_id: str, definition: ScheduleDefinition) -> tuple[Document, bool]:
+        """Make a schedule, or change it; returns it and whether it is new."""
+        return await self.schedules.put(schedule_id, definition)
+
+    async def delete_schedule(self, schedule_id: str) -> None:
+        await self.schedules.delete(schedule_id)
 
     # Receipts ----------------------------------------------------------------------------------------------------
 
@@ -249,21 +259,22 @@ class Engine:
             return
         self.dispatcher.committed(world)
         announce(changes.events)
-        due_here = self._plan_wakeups(changes)
+        self._plan_wakeups(changes)
+        due_here = self._plan_sending(changes)
         back = {
             work.step_id
             for work in changes.work.values()
             if work.attempt and work.status is not WorkStatus.ACTIVE and world.is_limited(work)
         }
         back.update(changes.current)  # another definition may allow more
-        self._make_room(back)
+        self._make_room(back, changes.current)
         if self.feed.has_readers:
             self.feed.ring({event.flow_id for event in changes.events})
         if self.lease.others:
             self.neighbours.tell({event.flow_id for event in changes.events}, back, due=due_here)
 
-    def _plan_wakeups(self, changes: Changes) -> bool:
-        """Have the sweeps look when what was committed is due; whether something is, and found no place here."""
+    def _plan_sending(self, changes: Changes) -> bool:
+        """Have the sweeps look when committed work is due; whether some is by now, and found no place here."""
         slots, at = self.slots, self.wakeups.at
         due_here = False
         for work in changes.work.values():
@@ -274,8 +285,14 @@ class Engine:
             else:
                 if work.due_at <= changes.at:
                     slots.waiting.add(work.lane)
+                    slots.wake_for(work.step_id, work.version)
                     due_here = True
                 at(SweepName.REQUEUE, work.due_at)
+        return due_here
+
+    def _plan_wakeups(self, changes: Changes) -> None:
+        """The same for everything else that is due at some time."""
+        at = self.wakeups.at
         for flow in changes.flows.values():
             if flow.deadline_at is not None:
                 at(SweepName.FLOW_CLOCKS, flow.deadline_at)
@@ -285,15 +302,21 @@ class Engine:
         for call in changes.calls.values():
             if call is not None:
                 at(SweepName.CANCEL_CALLS, call.due_at)
-        return due_here
+        for schedule in changes.schedules.values():
+            if schedule is not None and schedule.next_at is not None:
+                at(SweepName.SCHEDULES, schedule.next_at)
 
-    def _make_room(self, steps: Iterable[str]) -> None:
-        """Something of these steps has come back: those that had as much out as they may can send again."""
+    def _make_room(self, steps: Iterable[str], defined: Iterable[str] | None = None) -> None:
+        """Something of these steps has come back: those that had as much out as they may can send again.
+
+        ``defined``: the steps that have another definition, and so another rate; None: perhaps all of them.
+        """
         slots, freed = self.slots, frozenset(steps)
         full = slots.full & freed
         slots.full -= full
+        rested = slots.forget_rests(freed if defined is None else defined)
         # What is due may have been passed over, because another node had it in hand, without a look at the limit.
-        if full or (freed and any(step_of(lane) in freed for lane in slots.waiting)):
+        if full or rested or (freed and any(step_of(lane) in freed for lane in slots.waiting)):
             self.wakeups.now(SweepName.REQUEUE)
 
     async def keep_lease(self) -> None:
@@ -306,7 +329,7 @@ class Engine:
             return
         had_others, lapsed = lease.others, not lease.held
         await lease.keep()
-        self._make_room(tuple(self.slots.full))
+        self._make_room((*self.slots.full, *self.slots.resting))
         if had_others or lease.others:
             self.feed.ring_all()
         if lapsed:

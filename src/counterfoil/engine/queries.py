@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
 
-from counterfoil.domain.errors import InvalidInput, Unavailable, UnknownFlow, UnknownReceipt, UnknownStep, UnknownWork
+from counterfoil.domain.errors import (
+    InvalidInput,
+    Unavailable,
+    UnknownFlow,
+    UnknownReceipt,
+    UnknownSchedule,
+    UnknownStep,
+    UnknownWork,
+)
 from counterfoil.domain.flows import RedriveRequest
+from counterfoil.domain.schedules import SCHEDULE_ID_PATTERN
 from counterfoil.domain.states import FINAL_FLOWS
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.engine.context import EngineContext
@@ -19,6 +29,7 @@ from counterfoil.engine.documents import (
     fragment,
     gathered_outputs,
     listed_flow,
+    schedule_document,
     step_document,
     whole_flow,
     work_document,
@@ -26,6 +37,7 @@ from counterfoil.engine.documents import (
 from counterfoil.engine.feed import Feed
 from counterfoil.store.commit import StoreFailure
 from counterfoil.store.protocol import Row, Store
+from counterfoil.store.rows import read_schedule
 
 _FINAL = frozenset(str(status) for status in FINAL_FLOWS)
 
@@ -169,6 +181,20 @@ class Queries:
             rows = await self._read("journal_of_flow", flow_id=flow_id, after=seq, limit=limit)
         return [(row[0], row[1], orjson.dumps(event_document(row))) for row in rows]
 
+    async def schedule(self, schedule_id: str) -> Document:
+        rows = await self._read("get_schedule", schedule_id=schedule_id)
+        if not rows:
+            raise UnknownSchedule
+        return schedule_document(read_schedule(rows[0]))
+
+    async def schedules(self, *, cursor: str | None = None, limit: int = 100) -> Document:
+        """By id; a cursor is the last id of the page before."""
+        if cursor is not None and not re.fullmatch(SCHEDULE_ID_PATTERN, cursor):
+            raise _not_a_cursor()
+        rows = await self._read("list_schedules", after=cursor, limit=limit + 1)
+        documents = [schedule_document(read_schedule(row)) for row in rows[:limit]]
+        return {"schedules": documents, "next_cursor": _next_cursor(rows, limit)}
+
     async def last_seq(self) -> int:
         return int((await self._read("last_seq"))[0][0])
 
@@ -192,8 +218,12 @@ def _cursor(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise InvalidInput(errors=[{"place": "cursor", "message": "is not a cursor that a list has given"}])
+        raise _not_a_cursor()
     return int(text)
+
+
+def _not_a_cursor() -> InvalidInput:
+    return InvalidInput(errors=[{"place": "cursor", "message": "is not a cursor that a list has given"}])
 
 
 def _next_cursor(rows: list[Row], limit: int) -> str | None:

@@ -13,6 +13,8 @@ class SweepName(StrEnum):
     ORPHANS = "orphans"
     CANCEL_CALLS = "cancel_calls"
     LEASE = "lease"
+    SCHEDULES = "schedules"
+    RETENTION = "retention"
 
 
 class Wakeups:

@@ -105,6 +105,13 @@ class Metrics:
         self._cancel_calls = _Counts(
             registry, "cancel_calls_total", "Calls of the cancel_url of steps, by outcome.", "outcome", ()
         )
+        self._schedules = _Counts(
+            registry,
+            "schedule_firings_total",
+            "Firings of schedules, by outcome.",
+            "outcome",
+            ("started", "refused", "skipped"),
+        )
         self._store_failures = Counter(
             "counterfoil_store_failures_total", "Commits that the store could not make.", registry=registry
         )
@@ -146,6 +153,9 @@ class Metrics:
 
     def cancel_called(self, outcome: str) -> None:
         self._cancel_calls.add(outcome)
+
+    def schedule_fired(self, outcome: str, ticks: int = 1) -> None:
+        self._schedules.add(outcome, ticks)
 
     def set_backlog(self, commands: int) -> None:
         self._backlog.set(commands)

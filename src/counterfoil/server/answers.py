@@ -165,6 +165,7 @@ class FlowDocument(FlowSummary):
     metadata: Values
     labels: dict[str, str]
     finished_at: Time | None
+    pruned_at: Annotated[Time | None, Field(description="since when init, metadata, outputs and journal are gone")]
     steps: dict[str, StepInFlow]
 
 
@@ -272,3 +273,31 @@ class Pointer(Document):
     version: str
     docs: str
     openapi: str
+
+
+class LastError(Failure):
+    """Why a schedule started nothing when it was due last."""
+
+    at: Time
+
+
+class ScheduleDocument(Document):
+    """A schedule: what it was put as, what comes next, and what came of it last."""
+
+    schedule_id: str
+    cron: Annotated[str | None, Field(examples=["*/5 * * * *"])]
+    timezone: Annotated[str | None, Field(examples=["Europe/Vienna"])]
+    every_ms: int | None
+    flow: Values
+    catch_up: Annotated[str, Field(examples=["one"], pattern="^(skip|one|all)$")]
+    enabled: bool
+    next_at: Annotated[Time | None, Field(description="the next tick; null while it is paused")]
+    last_at: Annotated[Time | None, Field(description="the tick of the last flow that was started")]
+    last_flow_id: str | None
+    last_error: LastError | None
+    upcoming: Annotated[list[Time], Field(description="the next five ticks")]
+
+
+class SchedulesPage(Document):
+    schedules: list[ScheduleDocument]
+    next_cursor: str | None

@@ -18,6 +18,7 @@ from counterfoil.server.docs_page import docs_routes, openapi_route
 from counterfoil.server.routes import EngineFacade, Handler, Route
 from counterfoil.server.routes.flows import flow_routes
 from counterfoil.server.routes.operations import operations_routes
+from counterfoil.server.routes.schedules import schedule_routes
 from counterfoil.server.routes.steps import step_routes
 from counterfoil.server.routes.webhook import webhook_routes
 from counterfoil.server.routes.work import work_routes
@@ -43,6 +44,7 @@ def api_routes(engine: EngineFacade) -> list[Route]:
         *step_routes(engine),
         *flow_routes(engine),
         *work_routes(engine),
+        *schedule_routes(engine),
         *operations_routes(engine),
     ]
 

@@ -21,6 +21,7 @@ from counterfoil.domain.errors import (
     error_types,
 )
 from counterfoil.domain.flows import FLOW_ID_PATTERN
+from counterfoil.domain.schedules import SCHEDULE_ID_PATTERN
 from counterfoil.domain.steps import STEP_ID_PATTERN
 from counterfoil.server.answers import ErrorAnswer
 from counterfoil.server.problems import status_of
@@ -37,6 +38,7 @@ _REFERENCE = "#/components/schemas/{model}"
 PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "flow_id": {"schema": {"type": "string", "pattern": FLOW_ID_PATTERN}},
     "step_id": {"schema": {"type": "string", "pattern": STEP_ID_PATTERN}},
+    "schedule_id": {"schema": {"type": "string", "pattern": SCHEDULE_ID_PATTERN}},
     "work_id": {"schema": {"type": "string", "minLength": 1}},
     "receipt_token": {
         "schema": {"type": "string", "minLength": 1},
@@ -50,6 +52,7 @@ TAGS = {
     "webhook": "Where workers report. The receipt is the credential: no API key is needed.",
     "work": "The units of work that were sent out, each with one receipt and one outcome.",
     "journal": "Every change is an event; read them page by page, or follow them live.",
+    "schedules": "When flows start by themselves: by the calendar, or every so often.",
     "operations": "For those who run the engine.",
 }
 

@@ -212,6 +212,11 @@ class EventsPaging(Query):
     limit: Limit = 200
 
 
+class SchedulesPaging(Query):
+    cursor: Cursor
+    limit: Limit = 100
+
+
 class ResultWait(Query):
     wait: Annotated[
         float,

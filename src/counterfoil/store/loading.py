@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from counterfoil.domain.model import StepVersion
+from counterfoil.domain.rates import SentTimes
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.store import rows
 from counterfoil.store.needs import Needs
+from counterfoil.store.rates import read_sent
 from counterfoil.store.world import World
 
 Rows = Iterable[Any]
@@ -26,6 +28,8 @@ LOADS: dict[str, Callable[[Needs], set[str]]] = {
     "load_versions": lambda needs: needs.versions,
     "load_calls": lambda needs: needs.calls,
     "count_active": lambda needs: needs.active_counts,
+    "load_schedules": lambda needs: needs.schedules,
+    "load_rates": lambda needs: needs.rates,
 }
 """Which query loads which of the needs, by their keys."""
 
@@ -49,13 +53,7 @@ def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkD
         world.add_work(work.work_id, work)
         world.add_step_run(step)
         world.add_flow(flow.flow_id, flow)
-    for row in loaded.get("load_open_steps", ()):
-        world.add_step_run(rows.read_step(row))
-    for query in ("load_steps", "load_whole_steps"):
-        for row in loaded.get(query, ()):
-            step = rows.read_step(row)
-            world.add_step_run(step)
-            world.add_outputs(step.flow_id, step.step_id, rows.read_outputs(row))
+    _add_steps(world, loaded)
     for row in loaded.get("load_flows", ()):
         flow = rows.read_flow(row)
         world.add_flow(flow.flow_id, flow)
@@ -73,10 +71,25 @@ def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkD
         world.add_call(call.call_id, call)
     for step_id, count in loaded.get("count_active", ()):
         world.add_active_count(step_id, count)
+    for row in loaded.get("load_schedules", ()):
+        schedule = rows.read_schedule(row)
+        world.schedules.add(schedule.schedule_id, schedule)
+    for row in loaded.get("load_rates", ()):
+        world.rates.add(*read_sent(row))
     _note_missing(world, needs)
     world.know_open(needs.open_flows)
     world.know_whole(needs.whole_flows)
     world.know_step_work(needs.step_work)
+
+
+def _add_steps(world: World, loaded: Mapping[str, Rows]) -> None:
+    for row in loaded.get("load_open_steps", ()):
+        world.add_step_run(rows.read_step(row))
+    for query in ("load_steps", "load_whole_steps"):
+        for row in loaded.get(query, ()):
+            step = rows.read_step(row)
+            world.add_step_run(step)
+            world.add_outputs(step.flow_id, step.step_id, rows.read_outputs(row))
 
 
 def _add_version(world: World, version: str, step_id: str, definition: str, defaults: WorkDefaults) -> None:
@@ -107,3 +120,7 @@ def _note_missing(world: World, needs: Needs) -> None:
         world.add_current(step_id, None)
     for call_id in needs.calls:
         world.add_call(call_id, None)
+    for schedule_id in needs.schedules:
+        world.schedules.add(schedule_id, None)
+    for step_id in needs.rates:
+        world.rates.add(step_id, SentTimes())

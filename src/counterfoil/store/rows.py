@@ -8,6 +8,7 @@ from typing import Any
 from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, Work
 from counterfoil.domain.planning import Plan
+from counterfoil.domain.schedules import Schedule
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 
 _WORK_STATUS = {str(status): status for status in WorkStatus}
@@ -203,4 +204,44 @@ def put_call(call: CancelCall) -> tuple[Any, ...]:
         text(call.body),
         call.attempt,
         call.due_at,
+    )
+
+
+def read_schedule(row: Sequence[Any]) -> Schedule:
+    (schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at, next_at, last_at, last_flow_id,
+     last_error, created_at, updated_at) = row  # fmt: skip
+    return Schedule(
+        schedule_id=schedule_id,
+        cron=cron,
+        timezone=timezone,
+        every_ms=every_ms,
+        flow=parse_json(flow),
+        catch_up=catch_up,
+        enabled=bool(enabled),
+        anchor_at=anchor_at,
+        next_at=next_at,
+        last_at=last_at,
+        last_flow_id=last_flow_id,
+        last_error=value(last_error),
+        created_at=created_at,
+        updated_at=updated_at,
+    )
+
+
+def put_schedule(schedule: Schedule) -> tuple[Any, ...]:
+    return (
+        schedule.schedule_id,
+        schedule.cron,
+        schedule.timezone,
+        schedule.every_ms,
+        text(schedule.flow),
+        schedule.catch_up,
+        schedule.enabled,
+        schedule.anchor_at,
+        schedule.next_at,
+        schedule.last_at,
+        schedule.last_flow_id,
+        text(schedule.last_error),
+        schedule.created_at,
+        schedule.updated_at,
     )

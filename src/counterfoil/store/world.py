@@ -25,8 +25,10 @@ from counterfoil.domain.view import FlowRules
 from counterfoil.domain.work import dispatch
 from counterfoil.store.changes import Changes, Drafted
 from counterfoil.store.known import Known
+from counterfoil.store.loaded import Loaded
 from counterfoil.store.needs import Find, NotLoaded, missing, step_key
 from counterfoil.store.places import NO_CAPACITY, Capacity
+from counterfoil.store.pruning import Pruning
 
 RELEASED_TOGETHER = 64
 """Waiting items are looked up in groups of so many: the commands of a batch release from the same ones."""
@@ -37,101 +39,19 @@ def new_id() -> str:
     return uuid7().hex
 
 
-class World:
+class World(Loaded):
     """Loaded records, drafts of the present command, and everything that the batch will write."""
 
     def __init__(self, known: Known | dict[str, StepVersion]) -> None:
-        self._known = known if isinstance(known, Known) else Known(known)
-        self._flows: dict[str, Flow | None] = {}
-        self._steps: dict[tuple[str, str], StepRun] = {}
-        self._outputs: dict[tuple[str, str], dict[str, Any]] = {}
-        self._work: dict[str, Work | None] = {}
-        self._inputs: dict[str, FlowInputs] = {}
-        self._current: dict[str, str | None] = {}
-        self._calls: dict[str, CancelCall | None] = {}
-        self._open_known: set[str] = set()
-        self._whole_known: set[str] = set()
-        self._step_work_known: set[str] = set()
-        self._work_of: dict[str, dict[str, None]] = {}
-        self._register: Register | None = None
-        self._plans: dict[str, Plan] = {}
+        super().__init__(known if isinstance(known, Known) else Known(known))
         self._draft = Drafted()
-        self._active: dict[str, int] = {}
-        self._found: dict[Find, list[tuple[Any, ...]]] = {}
-        self.revisions: dict[str, int] = {}
-        """How often each loaded flow had changed, on a store that several nodes write to."""
         self.capacity: Capacity = NO_CAPACITY
         self.rules = FlowRules()
         self.new_id: Callable[[], str] = new_id
+        self.pruning = Pruning()
         self.node_id = ""
         """The node that decides, and so sends what is claimed here."""
         self.changes = Changes()
-
-    # Loading -----------------------------------------------------------------------------------------------------
-
-    def add_flow(self, flow_id: str, flow: Flow | None) -> None:
-        self._flows.setdefault(flow_id, flow)
-
-    def add_step_run(self, step: StepRun) -> None:
-        self._steps.setdefault((step.flow_id, step.step_id), step)
-
-    def add_outputs(self, flow_id: str, step_id: str, outputs: dict[str, Any] | None) -> None:
-        self._outputs.setdefault((flow_id, step_id), outputs or {})
-
-    def add_work(self, work_id: str, work: Work | None) -> None:
-        if work_id not in self._work:
-            self._work[work_id] = work
-            if work is not None:
-                self._work_of.setdefault(work.flow_id, {})[work_id] = None
-
-    def add_inputs(self, inputs: FlowInputs) -> None:
-        self._inputs.setdefault(inputs.flow_id, inputs)
-
-    def add_current(self, step_id: str, version: str | None) -> None:
-        self._current.setdefault(step_id, version)
-
-    def add_version(self, version: str, definition: StepVersion) -> None:
-        self._known.versions.setdefault(version, definition)
-
-    def knows_version(self, version: str) -> bool:
-        return version in self._known.versions
-
-    def add_register(self, revision: int, versions: Iterable[str] | None) -> None:
-        """The register is at this revision, and has these steps; None: it is the one that was known.
-
-        If another batch has seen a newer one in the meantime, that is what will be asked for.
-        """
-        if versions is not None:
-            self._register = Register(revision, (self._known.versions[version] for version in versions))
-            if revision > self._known.register.revision:
-                self._known.register = self._register
-        elif self._known.register.revision == revision:
-            self._register = self._known.register
-
-    def add_plan(self, plan: Plan) -> None:
-        self._known.learn_plans([plan])
-        self._plans[plan.plan_id] = plan
-
-    def add_call(self, call_id: str, call: CancelCall | None) -> None:
-        self._calls.setdefault(call_id, call)
-
-    def add_active_count(self, step_id: str, count: int) -> None:
-        self._active.setdefault(step_id, count)
-
-    def add_found(self, find: Find, rows: list[tuple[Any, ...]]) -> None:
-        self._found.setdefault(find, rows)
-
-    def know_open(self, flow_ids: Iterable[str]) -> None:
-        """All open work and steps of these flows have been loaded."""
-        self._open_known.update(flow_ids)
-
-    def know_whole(self, flow_ids: Iterable[str]) -> None:
-        """All steps of these flows have been loaded."""
-        self._whole_known.update(flow_ids)
-
-    def know_step_work(self, keys: Iterable[str]) -> None:
-        """All items of these steps have been loaded."""
-        self._step_work_known.update(keys)
 
     # Looking -----------------------------------------------------------------------------------------------------
 
@@ -167,7 +87,9 @@ class World:
     def want_steps(self, flow_id: str, step_ids: Iterable[str]) -> None:
         draft, steps = self._draft.steps, self._steps
         lacking = (step_id for step_id in step_ids if (key := (flow_id, step_id)) not in steps and key not in draft)
-        missing("flow_steps", (step_key(flow_id, step_id) for step_id in lacking))
+        # Whoever looks at steps may begin one, with what the flow was started with.
+        also = () if flow_id in self._inputs or flow_id in self._draft.inputs else [("inputs", flow_id)]
+        missing("flow_steps", (step_key(flow_id, step_id) for step_id in lacking), also)
 
     def outputs(self, flow_id: str, step_id: str) -> dict[str, Any]:
         own = self.step_run(flow_id, step_id).outputs
@@ -311,6 +233,8 @@ class World:
 
     def record(self, event: Event) -> None:
         """Apply an event to the drafts that it concerns and note it for the journal."""
+        if event.flow_id in self.changes.pruned.ids:
+            raise UnknownFlow
         apply(event, self)
         self._draft.events.append(event)
 
@@ -356,7 +280,7 @@ class World:
 
     def dispatch_at_once(self, work: Work, step: StepVersion, now: int) -> None:
         # A step with a limit over all flows is claimed by the sweep, which counts what is out.
-        if step.work.parallelism is None:
+        if not step.work.is_limited:
             self.inputs(work.flow_id)  # they are asked for when the batch has committed, and loading is over
             if self.capacity.take_at_once(work.lane):
                 self.record(dispatch(work, step, self.node_id, now))
@@ -387,8 +311,16 @@ class World:
             if version is not None:
                 self._known.versions[version.version] = version
         self.changes.include(draft)
-        self._draft = Drafted()
+        if self.schedules.drafts:
+            self.schedules.keep(self.changes.schedules)
+        self.rates.keep(self.changes.rates)
+        self.pruning.keep(self.changes.pruned)
+        self.discard()
 
     def discard(self) -> None:
-        """The command was refused: nothing of it remains."""
+        """Nothing of the present command remains: it was refused, or has become the world's."""
         self._draft = Drafted()
+        if self.schedules.drafts:
+            self.schedules.drafts = {}
+        self.rates.discard()
+        self.pruning.discard()

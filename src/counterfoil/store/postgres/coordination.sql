@@ -12,8 +12,21 @@ ORDER BY f.flow_id FOR UPDATE;
 -- The locks of cancel calls, in the order of their ids.
 SELECT c.call_id FROM cancel_calls AS c WHERE c.call_id = ANY($1::text[]) ORDER BY c.call_id FOR UPDATE;
 
+-- name: lock_schedules
+-- The locks of schedules, in the order of their ids; which there are.
+SELECT s.schedule_id FROM schedules AS s WHERE s.schedule_id = ANY($1::text[]) ORDER BY s.schedule_id FOR UPDATE;
+
+-- name: lock_new_schedules
+-- The right to make schedules that there were not: one batch at a time, for what is not there cannot be locked.
+SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.schedules', 0));
+
+-- name: try_lock_new_schedules
+-- The same without waiting: whether it could be had.
+SELECT pg_try_advisory_xact_lock(hashtextextended('counterfoil.schedules', 0));
+
 -- name: lock_steps
--- The right to count what is out of a step and then to send more, in the order of their ids; held until the commit.
+-- The right to count what is out of a step, or was sent lately, and then to send more, in the order of their ids; held
+-- until the commit.
 SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.parallelism.' || step_id, 0))
 FROM (SELECT unnest($1::text[]) AS step_id ORDER BY 1) AS wanted;
 

@@ -13,8 +13,13 @@ from counterfoil.store.commit import StoreFailure
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.statements import PACKAGE
 
+
+def _script(name: str) -> str:
+    return files(PACKAGE).joinpath(name).read_text()
+
+
 SCHEMA_VERSION = 2
-MIGRATIONS: Mapping[int, str] = {1: files(PACKAGE).joinpath("migration_1.sql").read_text()}
+MIGRATIONS: Mapping[int, str] = {1: _script("migration_1.sql")}
 """Scripts by the version that they start from: entry 1 makes version 2 of version 1. ``schema.sql`` is the sum."""
 
 _LOCK = 7_017_202_601
@@ -70,4 +75,4 @@ async def _note(connection: Connection, version: int, now: int) -> None:
 
 
 def fresh_schema() -> str:
-    return files(PACKAGE).joinpath("schema.sql").read_text()
+    return _script("schema.sql")

@@ -93,6 +93,16 @@ FROM cancel_calls AS c WHERE c.call_id = ANY($1::text[]);
 SELECT wanted.step_id, (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.step_id AND w.status = 'active')
 FROM unnest($1::text[]) AS wanted (step_id);
 
+-- name: load_schedules
+-- Schedules by id.
+SELECT
+    s.schedule_id, s.cron, s.timezone, s.every_ms, s.flow, s.catch_up, s.enabled, s.anchor_at, s.next_at, s.last_at,
+    s.last_flow_id, s.last_error, s.created_at, s.updated_at
+FROM schedules AS s WHERE s.schedule_id = ANY($1::text[]);
+-- name: load_rates
+-- When some steps were sent last.
+SELECT r.step_id, r.most, r.sent FROM step_rates AS r WHERE r.step_id = ANY($1::text[]);
+
 -- name: find_claimable
 -- Work that may be sent now, in some lanes: the longest due of each lane, at most a lane's share of each.
 SELECT due.work_id, due.flow_id
@@ -123,17 +133,14 @@ LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_failed_work
 -- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
--- It is read outside of a batch, and redriven flow by flow: nothing is locked. PostgreSQL reads no JSON that has the
--- character NUL in any of its texts, and a worker may have said one: here, another stands in its place.
+-- An error's code is found in its text, be it its own or that of its cause: no quote stands in a string unescaped.
+-- It is read outside of a batch, and redriven flow by flow: nothing is locked.
 SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
 JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
 WHERE w.status = 'failed' AND w.undoes IS NULL
     AND (:step_id::text IS NULL OR w.step_id = :step_id)
-    AND (
-        :error_code::text IS NULL OR replace(w.error, '\u0000', '\u0001')::json ->> 'code' = :error_code
-        OR replace(w.error, '\u0000', '\u0001')::json -> 'cause' ->> 'code' = :error_code
-    )
+    AND (:error_code::text IS NULL OR strpos(w.error, '"code":"' || :error_code || '"') > 0)
     AND (:since::bigint IS NULL OR w.recorded_at >= :since)
     AND (:until::bigint IS NULL OR w.recorded_at < :until)
     AND (:label::text IS NULL OR EXISTS (
@@ -173,6 +180,10 @@ FROM nodes WHERE node_id <> :owner AND lease_until > clock_timestamp();
 -- Cancel calls to be made now, the longest due first.
 SELECT call_id FROM cancel_calls WHERE due_at <= :now ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED;
 
+-- name: find_due_schedules
+-- Schedules whose next tick has come, the longest due first. Their own rows are locked: they belong to no flow.
+SELECT schedule_id FROM schedules WHERE next_at <= :now ORDER BY next_at LIMIT :limit FOR UPDATE SKIP LOCKED;
+
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
 INSERT INTO step_versions (version, step_id, definition)
@@ -207,7 +218,8 @@ SELECT * FROM unnest(
 );
 
 -- name: update_flows
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active; and
+-- whatever several of these moves in one batch come to.
 -- Every flow of which anything changes is written: one without a status keeps all that it has, and its revision rises.
 UPDATE flows SET
     status = coalesce(change.status, flows.status),
@@ -221,11 +233,11 @@ FROM unnest(
     $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[]
 ) AS change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation, revision)
 WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision AND CASE change.status
-    WHEN 'active' THEN flows.status IN ('active', 'failed')
-    WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
-    WHEN 'completed' THEN flows.status IN ('active')
-    WHEN 'failed' THEN flows.status IN ('active', 'compensating')
-    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
+    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed')
     ELSE change.status IS NULL
 END;
 
@@ -248,7 +260,8 @@ SELECT * FROM unnest(
 );
 
 -- name: update_steps
--- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; what has ended -> pending
+-- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; and whatever several of these moves
+-- in one batch come to. What has ended begins anew only by one more redrive.
 UPDATE flow_steps SET
     status = change.status, items = change.items, open_items = change.open_items,
     failed_items = change.failed_items, started_at = change.started_at, finished_at = change.finished_at,
@@ -261,14 +274,15 @@ FROM unnest(
     flow_id, step_id, status, items, open_items, failed_items, started_at, finished_at, error, ready_at, due_at,
     released, waiting_items, redrives, outputs
 )
-WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id AND CASE change.status
-    WHEN 'pending' THEN flow_steps.status IN ('pending', 'completed', 'failed', 'cancelled')
+WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id
+    AND (flow_steps.redrives < change.redrives AND flow_steps.status <> 'skipped' OR CASE change.status
+    WHEN 'pending' THEN flow_steps.status IN ('pending')
     WHEN 'active' THEN flow_steps.status IN ('pending', 'active')
-    WHEN 'completed' THEN flow_steps.status IN ('active')
-    WHEN 'failed' THEN flow_steps.status IN ('active')
+    WHEN 'completed' THEN flow_steps.status IN ('pending', 'active')
+    WHEN 'failed' THEN flow_steps.status IN ('pending', 'active')
     WHEN 'skipped' THEN flow_steps.status IN ('pending')
     WHEN 'cancelled' THEN flow_steps.status IN ('pending', 'active')
-END;
+END);
 
 -- name: insert_work
 INSERT INTO work (
@@ -311,6 +325,12 @@ END;
 INSERT INTO journal (flow_id, work_id, at, events)
 SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]);
 
+-- name: put_rates
+-- When steps with a rate limit were sent last, in the place of what was known before. Whoever writes holds the lock of
+-- the step (lock_steps).
+INSERT INTO step_rates (step_id, most, sent) SELECT * FROM unnest($1::text[], $2::integer[], $3::text[])
+ON CONFLICT (step_id) DO UPDATE SET most = excluded.most, sent = excluded.sent;
+
 -- name: put_calls
 -- A cancel call, new or to be tried again later.
 INSERT INTO cancel_calls (call_id, flow_id, step_id, work_id, url, body, attempt, due_at)
@@ -321,6 +341,25 @@ ON CONFLICT (call_id) DO UPDATE SET attempt = excluded.attempt, due_at = exclude
 
 -- name: delete_calls
 DELETE FROM cancel_calls WHERE call_id = ANY($1::text[]);
+
+-- name: put_schedules
+-- A schedule, new or changed, or moved on to its next tick.
+INSERT INTO schedules (
+    schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at, next_at, last_at, last_flow_id,
+    last_error, created_at, updated_at
+)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::text[], $7::boolean[], $8::bigint[],
+    $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::bigint[], $14::bigint[]
+)
+ON CONFLICT (schedule_id) DO UPDATE SET
+    cron = excluded.cron, timezone = excluded.timezone, every_ms = excluded.every_ms, flow = excluded.flow,
+    catch_up = excluded.catch_up, enabled = excluded.enabled, anchor_at = excluded.anchor_at,
+    next_at = excluded.next_at, last_at = excluded.last_at, last_flow_id = excluded.last_flow_id,
+    last_error = excluded.last_error, created_at = excluded.created_at, updated_at = excluded.updated_at;
+
+-- name: delete_schedules
+DELETE FROM schedules WHERE schedule_id = ANY($1::text[]);
 
 -- name: due_lanes
 -- Every lane with something to send, and when its first item is due: one seek a lane, however much waits in it.
@@ -357,6 +396,10 @@ SELECT min(clock.at) FROM (
 -- name: next_call
 SELECT min(due_at) FROM cancel_calls;
 
+-- name: next_schedule
+-- When the next tick of any schedule is due.
+SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL;
+
 -- name: open_work_by_state
 -- How much work is open, by state.
 SELECT status, count(*) FROM work
@@ -391,7 +434,7 @@ FROM steps AS s JOIN step_versions AS v ON v.version = s.version ORDER BY s.step
 
 -- name: get_flow
 SELECT f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.init, i.options,
-    f.parent, f.deadline_at, f.compensation, p.document
+    f.parent, f.deadline_at, f.compensation, p.document, f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans AS p ON p.plan_id = f.plan
 WHERE f.flow_id = :flow_id;
 
@@ -410,7 +453,8 @@ SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
+    f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:status::text IS NULL OR f.status = :status)
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -425,7 +469,8 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
+    f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -503,6 +548,17 @@ SELECT coalesce(max(seq) * 64 + 63, 0) FROM journal;
 -- name: flow_exists
 SELECT 1 FROM flows WHERE flow_id = :flow_id;
 
+-- name: get_schedule
+SELECT schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at, next_at, last_at, last_flow_id,
+    last_error, created_at, updated_at
+FROM schedules WHERE schedule_id = :schedule_id;
+
+-- name: list_schedules
+-- By id, behind the one that the last page ended with.
+SELECT schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at, next_at, last_at, last_flow_id,
+    last_error, created_at, updated_at
+FROM schedules WHERE schedule_id > coalesce(:after::text, '') ORDER BY schedule_id LIMIT :limit;
+
 -- name: doctor_versions
 SELECT version, step_id, definition FROM step_versions;
 
@@ -525,3 +581,83 @@ FROM journal AS j WHERE j.flow_id = ANY($1::text[]) ORDER BY j.seq;
 -- name: doctor_lost_events
 SELECT j.flow_id, count(*) FROM journal AS j
 WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY j.flow_id LIMIT 100;
+
+-- Retention: finished flows go, wholly (prune_...) or without what they carried (empty_...). Whatever table or column
+-- belongs to a flow or carries payload has its place here, and in store/pruning.py.
+
+-- name: walk_flows
+-- Flows in the order in which they were made; those that ended by the cutoff with the number of their work items.
+SELECT f.ordinal, f.flow_id, f.created_at,
+    CASE WHEN f.finished_at <= :cutoff AND (NOT :payloads::boolean OR f.pruned_at IS NULL) THEN (
+        SELECT coalesce(sum(s.items), 0) FROM flow_steps AS s WHERE s.flow_id = f.flow_id
+    ) END
+FROM flows AS f WHERE f.ordinal > :after ORDER BY f.ordinal LIMIT :limit;
+
+-- name: find_prunable
+-- Those of some flows that ended by the cutoff, each with its labels.
+SELECT f.flow_id, i.labels
+FROM flows AS f LEFT JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE f.flow_id = ANY(ARRAY(SELECT jsonb_array_elements_text(:flows::jsonb)))
+    AND f.status IN ('completed', 'failed', 'cancelled') AND f.finished_at <= :cutoff
+    AND (NOT :payloads::boolean OR f.pruned_at IS NULL)
+FOR UPDATE OF f SKIP LOCKED;
+
+-- name: prune_calls
+DELETE FROM cancel_calls WHERE call_id IN (SELECT w.work_id FROM work AS w WHERE w.flow_id = ANY($1::text[]));
+
+-- name: prune_labels
+DELETE FROM flow_labels AS l USING unnest($1::text[], $2::text[]) AS gone (label, flow_id)
+WHERE l.label = gone.label AND l.flow_id = gone.flow_id;
+
+-- name: prune_work
+DELETE FROM work WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_steps
+DELETE FROM flow_steps WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_inputs
+DELETE FROM flow_inputs WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_journal
+DELETE FROM journal WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_flows
+DELETE FROM flows WHERE flow_id = ANY($1::text[]) AND status IN ('completed', 'failed', 'cancelled');
+
+-- name: empty_work
+-- Of a result stays whether it was a success, of an error its code. The code is found as text, because PostgreSQL
+-- cannot take apart JSON that has the character NUL somewhere; it is the first thing in every error.
+UPDATE work SET
+    message = NULL,
+    arguments = NULL,
+    result = CASE WHEN result IS NOT NULL THEN
+        '{"success":' || CASE WHEN status = 'succeeded' THEN 'true' ELSE 'false' END
+        || ',"outputs":{},"error":null,"pruned":true}'
+    END,
+    error = CASE WHEN error IS NOT NULL THEN
+        '{"code":"' || coalesce(substring(error FROM '"code":"([A-Z0-9_]+)"'), 'UNKNOWN')
+        || '","message":"no longer kept"}'
+    END
+WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_inputs
+UPDATE flow_inputs SET init = '{}', metadata = '{}' WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_steps
+UPDATE flow_steps SET
+    outputs = NULL,
+    error = CASE WHEN error IS NOT NULL THEN
+        '{"code":"' || coalesce(substring(error FROM '"code":"([A-Z0-9_]+)"'), 'UNKNOWN')
+        || '","message":"no longer kept"}'
+    END
+WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_flows
+UPDATE flows SET pruned_at = change.pruned_at, revision = flows.revision + 1
+FROM unnest($1::text[], $2::bigint[]) AS change (flow_id, pruned_at)
+WHERE flows.flow_id = change.flow_id AND flows.pruned_at IS NULL
+    AND flows.status IN ('completed', 'failed', 'cancelled');
+
+-- name: doctor_pruned
+-- Flows whose journal is gone.
+SELECT f.flow_id FROM flows AS f WHERE f.flow_id = ANY($1::text[]) AND f.pruned_at IS NOT NULL;

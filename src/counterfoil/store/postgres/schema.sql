@@ -45,7 +45,8 @@ CREATE TABLE flows (
     plan        TEXT COLLATE "C",
     parent      TEXT,
     deadline_at BIGINT,
-    compensation TEXT
+    compensation TEXT,
+    pruned_at   BIGINT
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
 CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
@@ -173,3 +174,31 @@ CREATE TABLE receipt_secret (
     only_one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (only_one),
     secret   TEXT NOT NULL
 );
+
+-- When flows start by themselves. The next tick, which is null while a schedule is paused, moves on in the transaction
+-- that starts the flows of the present one, under the lock of this row: each tick is fired by one node.
+CREATE TABLE schedules (
+    schedule_id  TEXT COLLATE "C" PRIMARY KEY,
+    cron         TEXT,
+    timezone     TEXT,
+    every_ms     BIGINT,
+    flow         TEXT NOT NULL,
+    catch_up     TEXT NOT NULL CHECK (catch_up IN ('skip', 'one', 'all')),
+    enabled      BOOLEAN NOT NULL,
+    anchor_at    BIGINT NOT NULL,
+    next_at      BIGINT,
+    last_at      BIGINT,
+    last_flow_id TEXT COLLATE "C",
+    last_error   TEXT,
+    created_at   BIGINT NOT NULL,
+    updated_at   BIGINT NOT NULL,
+    CHECK ((cron IS NULL) <> (every_ms IS NULL))
+);
+CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+-- When each step with a rate limit was sent last: the first time, then distances, as a JSON array. One row a step, of
+-- at most 10,000 times; `most` is the largest number of them that one of its definitions had to count.
+CREATE TABLE step_rates (
+    step_id TEXT COLLATE "C" PRIMARY KEY,
+    most    INTEGER NOT NULL,
+    sent    TEXT NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);

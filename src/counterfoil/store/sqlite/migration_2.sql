@@ -62,3 +62,35 @@ ALTER TABLE work ADD COLUMN arguments TEXT;
 ALTER TABLE work ADD COLUMN redrive_of TEXT;
 ALTER TABLE work ADD COLUMN undoes TEXT;
 CREATE INDEX work_failed ON work (step_id, recorded_at) WHERE status = 'failed';
+
+-- When flows start by themselves. The next tick, which is null while a schedule is paused, moves on in the transaction
+-- that starts the flows of the present one.
+CREATE TABLE schedules (
+    schedule_id  TEXT PRIMARY KEY,
+    cron         TEXT,
+    timezone     TEXT,
+    every_ms     INTEGER,
+    flow         TEXT NOT NULL,
+    catch_up     TEXT NOT NULL CHECK (catch_up IN ('skip', 'one', 'all')),
+    enabled      INTEGER NOT NULL,
+    anchor_at    INTEGER NOT NULL,
+    next_at      INTEGER,
+    last_at      INTEGER,
+    last_flow_id TEXT,
+    last_error   TEXT,
+    created_at   INTEGER NOT NULL,
+    updated_at   INTEGER NOT NULL,
+    CHECK ((cron IS NULL) <> (every_ms IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- When each step with a rate limit was sent last: the first time, then distances, as a JSON array. One row a step, of
+-- at most 10,000 times; `most` is the largest number of them that one of its definitions had to count.
+CREATE TABLE step_rates (
+    step_id TEXT PRIMARY KEY,
+    most    INTEGER NOT NULL,
+    sent    TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- When what the flow carried was taken from it; the journal does not tell of it any more.
+ALTER TABLE flows ADD COLUMN pruned_at INTEGER;

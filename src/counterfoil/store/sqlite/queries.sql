@@ -104,6 +104,18 @@ SELECT json_group_array(json_array(
 ))
 FROM json_each(?) AS wanted;
 
+-- name: load_schedules
+-- Schedules by id.
+SELECT json_group_array(json_array(
+    s.schedule_id, s.cron, s.timezone, s.every_ms, s.flow, s.catch_up, s.enabled, s.anchor_at, s.next_at, s.last_at,
+    s.last_flow_id, s.last_error, s.created_at, s.updated_at
+))
+FROM json_each(?) AS wanted CROSS JOIN schedules AS s ON s.schedule_id = wanted.value;
+-- name: load_rates
+-- When some steps were sent last.
+SELECT json_group_array(json_array(r.step_id, r.most, r.sent))
+FROM json_each(?) AS wanted CROSS JOIN step_rates AS r ON r.step_id = wanted.value;
+
 -- name: find_claimable
 -- Work that may be sent now, in some lanes: the longest due of each lane, at most a lane's share of each.
 SELECT w.work_id, w.flow_id
@@ -131,12 +143,13 @@ LIMIT :limit;
 
 -- name: find_failed_work
 -- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
+-- An error's code is found in its text, be it its own or that of its cause: no quote stands in a string unescaped.
 SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
 JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
 WHERE w.status = 'failed' AND w.undoes IS NULL
     AND (:step_id IS NULL OR w.step_id = :step_id)
-    AND (:error_code IS NULL OR w.error ->> 'code' = :error_code OR w.error -> 'cause' ->> 'code' = :error_code)
+    AND (:error_code IS NULL OR instr(w.error, '"code":"' || :error_code || '"') > 0)
     AND (:since IS NULL OR w.recorded_at >= :since)
     AND (:until IS NULL OR w.recorded_at < :until)
     AND (:label IS NULL OR EXISTS (
@@ -164,6 +177,10 @@ SELECT NULL WHERE :owner IS NOT NULL;
 -- name: find_calls
 -- Cancel calls to be made now, the longest due first.
 SELECT call_id FROM cancel_calls WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
+
+-- name: find_due_schedules
+-- Schedules whose next tick has come, the longest due first.
+SELECT schedule_id FROM schedules WHERE next_at <= :now ORDER BY next_at LIMIT :limit;
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
@@ -197,7 +214,8 @@ INSERT INTO flows (
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_flows
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active; and
+-- whatever several of these moves in one batch come to.
 UPDATE flows SET
     status = change.status, open_steps = change.open_steps, error = change.error, finished_at = change.finished_at,
     deadline_at = change.deadline_at, compensation = change.compensation
@@ -206,11 +224,11 @@ FROM (
     SELECT * FROM change
 ) AS change
 WHERE flows.flow_id = change.flow_id AND CASE change.status
-    WHEN 'active' THEN flows.status IN ('active', 'failed')
-    WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
-    WHEN 'completed' THEN flows.status IN ('active')
-    WHEN 'failed' THEN flows.status IN ('active', 'compensating')
-    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
+    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed')
 END;
 
 -- name: insert_inputs
@@ -229,7 +247,8 @@ INSERT INTO flow_steps (
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_steps
--- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; what has ended -> pending
+-- pending -> active | skipped | cancelled; active -> completed | failed | cancelled; and whatever several of these moves
+-- in one batch come to. What has ended begins anew only by one more redrive.
 UPDATE flow_steps SET
     status = change.status, items = change.items, open_items = change.open_items,
     failed_items = change.failed_items, started_at = change.started_at, finished_at = change.finished_at,
@@ -241,14 +260,15 @@ FROM (
         released, waiting_items, redrives, outputs
     ) AS (VALUES :rows) SELECT * FROM change
 ) AS change
-WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id AND CASE change.status
-    WHEN 'pending' THEN flow_steps.status IN ('pending', 'completed', 'failed', 'cancelled')
+WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id
+    AND (flow_steps.redrives < change.redrives AND flow_steps.status <> 'skipped' OR CASE change.status
+    WHEN 'pending' THEN flow_steps.status IN ('pending')
     WHEN 'active' THEN flow_steps.status IN ('pending', 'active')
-    WHEN 'completed' THEN flow_steps.status IN ('active')
-    WHEN 'failed' THEN flow_steps.status IN ('active')
+    WHEN 'completed' THEN flow_steps.status IN ('pending', 'active')
+    WHEN 'failed' THEN flow_steps.status IN ('pending', 'active')
     WHEN 'skipped' THEN flow_steps.status IN ('pending')
     WHEN 'cancelled' THEN flow_steps.status IN ('pending', 'active')
-END;
+END);
 
 -- name: insert_work
 INSERT INTO work (
@@ -285,6 +305,12 @@ END;
 INSERT INTO journal (flow_id, work_id, at, events)
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
+-- name: put_rates
+-- When steps with a rate limit were sent last, in the place of what was known before.
+INSERT INTO step_rates (step_id, most, sent)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (step_id) DO UPDATE SET most = excluded.most, sent = excluded.sent;
+
 -- name: put_calls
 -- A cancel call, new or to be tried again later.
 INSERT INTO cancel_calls (call_id, flow_id, step_id, work_id, url, body, attempt, due_at)
@@ -293,6 +319,22 @@ ON CONFLICT (call_id) DO UPDATE SET attempt = excluded.attempt, due_at = exclude
 
 -- name: delete_calls
 DELETE FROM cancel_calls WHERE call_id IN (VALUES :rows);
+
+-- name: put_schedules
+-- A schedule, new or changed, or moved on to its next tick.
+INSERT INTO schedules (
+    schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at, next_at, last_at, last_flow_id,
+    last_error, created_at, updated_at
+)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (schedule_id) DO UPDATE SET
+    cron = excluded.cron, timezone = excluded.timezone, every_ms = excluded.every_ms, flow = excluded.flow,
+    catch_up = excluded.catch_up, enabled = excluded.enabled, anchor_at = excluded.anchor_at,
+    next_at = excluded.next_at, last_at = excluded.last_at, last_flow_id = excluded.last_flow_id,
+    last_error = excluded.last_error, created_at = excluded.created_at, updated_at = excluded.updated_at;
+
+-- name: delete_schedules
+DELETE FROM schedules WHERE schedule_id IN (VALUES :rows);
 
 -- name: due_lanes
 -- Every lane with something to send, and when its first item is due: one seek a lane, however much waits in it.
@@ -326,6 +368,10 @@ SELECT min(at) FROM (
 -- name: next_call
 SELECT min(due_at) FROM cancel_calls;
 
+-- name: next_schedule
+-- When the next tick of any schedule is due.
+SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL;
+
 -- name: open_work_by_state
 -- How much work is open, by state.
 SELECT status, count(*) FROM work
@@ -354,7 +400,7 @@ FROM steps AS s JOIN step_versions AS v ON v.version = s.version ORDER BY s.step
 
 -- name: get_flow
 SELECT f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.init, i.options,
-    f.parent, f.deadline_at, f.compensation, p.document
+    f.parent, f.deadline_at, f.compensation, p.document, f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans AS p ON p.plan_id = f.plan
 WHERE f.flow_id = :flow_id;
 
@@ -373,7 +419,8 @@ SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
+    f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:before IS NULL OR f.ordinal < :before)
     AND (:status IS NULL OR f.status = :status)
@@ -388,7 +435,8 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
+    f.pruned_at
 FROM flows AS f INDEXED BY flows_not_completed JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'
     AND (:before IS NULL OR f.ordinal < :before)
@@ -461,6 +509,17 @@ SELECT coalesce(max(seq) * 64 + 63, 0) FROM journal;
 -- name: flow_exists
 SELECT 1 FROM flows WHERE flow_id = :flow_id;
 
+-- name: get_schedule
+SELECT schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at, next_at, last_at, last_flow_id,
+    last_error, created_at, updated_at
+FROM schedules WHERE schedule_id = :schedule_id;
+
+-- name: list_schedules
+-- By id, behind the one that the last page ended with.
+SELECT schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at, next_at, last_at, last_flow_id,
+    last_error, created_at, updated_at
+FROM schedules WHERE schedule_id > coalesce(:after, '') ORDER BY schedule_id LIMIT :limit;
+
 -- name: doctor_versions
 SELECT version, step_id, definition FROM step_versions;
 
@@ -484,3 +543,80 @@ FROM json_each(?) AS wanted CROSS JOIN journal AS j ON j.flow_id = wanted.value 
 -- name: doctor_lost_events
 SELECT j.flow_id, count(*) FROM journal AS j
 WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY j.flow_id LIMIT 100;
+
+-- Retention: finished flows go, wholly (prune_...) or without what they carried (empty_...). Whatever table or column
+-- belongs to a flow or carries payload has its place here, and in store/pruning.py.
+
+-- name: walk_flows
+-- Flows in the order in which they were made; those that ended by the cutoff with the number of their work items.
+SELECT f.ordinal, f.flow_id, f.created_at,
+    CASE WHEN f.finished_at <= :cutoff AND (NOT :payloads OR f.pruned_at IS NULL) THEN (
+        SELECT coalesce(sum(s.items), 0) FROM flow_steps AS s WHERE s.flow_id = f.flow_id
+    ) END
+FROM flows AS f WHERE f.ordinal > :after ORDER BY f.ordinal LIMIT :limit;
+
+-- name: find_prunable
+-- Those of some flows that ended by the cutoff, each with its labels.
+SELECT f.flow_id, i.labels
+FROM json_each(:flows) AS wanted
+CROSS JOIN flows AS f ON f.flow_id = wanted.value
+LEFT JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE f.status IN ('completed', 'failed', 'cancelled') AND f.finished_at <= :cutoff
+    AND (NOT :payloads OR f.pruned_at IS NULL);
+
+-- name: prune_calls
+DELETE FROM cancel_calls WHERE call_id IN (SELECT w.work_id FROM work AS w WHERE w.flow_id IN (VALUES :rows));
+
+-- name: prune_labels
+-- By way of a SELECT: SQLite looks through the whole table for rows that are compared with VALUES.
+DELETE FROM flow_labels WHERE (label, flow_id) IN (SELECT column1, column2 FROM (VALUES :rows));
+
+-- name: prune_work
+DELETE FROM work WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_steps
+DELETE FROM flow_steps WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_inputs
+DELETE FROM flow_inputs WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_journal
+DELETE FROM journal WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_flows
+DELETE FROM flows WHERE flow_id IN (VALUES :rows) AND status IN ('completed', 'failed', 'cancelled');
+
+-- name: empty_work
+-- Of a result stays whether it was a success, of an error its code.
+UPDATE work SET
+    message = NULL,
+    arguments = NULL,
+    result = CASE WHEN result IS NOT NULL THEN
+        '{"success":' || iif(status = 'succeeded', 'true', 'false') || ',"outputs":{},"error":null,"pruned":true}'
+    END,
+    error = CASE WHEN error IS NOT NULL THEN
+        json_object('code', coalesce(error ->> '$.code', 'UNKNOWN'), 'message', 'no longer kept')
+    END
+WHERE flow_id IN (VALUES :rows);
+
+-- name: empty_inputs
+UPDATE flow_inputs SET init = '{}', metadata = '{}' WHERE flow_id IN (VALUES :rows);
+
+-- name: empty_steps
+UPDATE flow_steps SET
+    outputs = NULL,
+    error = CASE WHEN error IS NOT NULL THEN
+        json_object('code', coalesce(error ->> '$.code', 'UNKNOWN'), 'message', 'no longer kept')
+    END
+WHERE flow_id IN (VALUES :rows);
+
+-- name: empty_flows
+UPDATE flows SET pruned_at = change.pruned_at
+FROM (WITH change (flow_id, pruned_at) AS (VALUES :rows) SELECT * FROM change) AS change
+WHERE flows.flow_id = change.flow_id AND flows.pruned_at IS NULL
+    AND flows.status IN ('completed', 'failed', 'cancelled');
+
+-- name: doctor_pruned
+-- Flows whose journal is gone.
+SELECT json_group_array(f.flow_id)
+FROM json_each(?) AS wanted CROSS JOIN flows AS f ON f.flow_id = wanted.value WHERE f.pruned_at IS NOT NULL;

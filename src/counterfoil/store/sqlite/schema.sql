@@ -41,7 +41,8 @@ CREATE TABLE flows (
     plan        TEXT,
     parent      TEXT,
     deadline_at INTEGER,
-    compensation TEXT
+    compensation TEXT,
+    pruned_at   INTEGER
 ) STRICT;
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
 CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
@@ -154,3 +155,31 @@ CREATE TABLE cancel_calls (
     due_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX cancel_calls_due ON cancel_calls (due_at);
+
+-- When flows start by themselves. The next tick, which is null while a schedule is paused, moves on in the transaction
+-- that starts the flows of the present one.
+CREATE TABLE schedules (
+    schedule_id  TEXT PRIMARY KEY,
+    cron         TEXT,
+    timezone     TEXT,
+    every_ms     INTEGER,
+    flow         TEXT NOT NULL,
+    catch_up     TEXT NOT NULL CHECK (catch_up IN ('skip', 'one', 'all')),
+    enabled      INTEGER NOT NULL,
+    anchor_at    INTEGER NOT NULL,
+    next_at      INTEGER,
+    last_at      INTEGER,
+    last_flow_id TEXT,
+    last_error   TEXT,
+    created_at   INTEGER NOT NULL,
+    updated_at   INTEGER NOT NULL,
+    CHECK ((cron IS NULL) <> (every_ms IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+-- When each step with a rate limit was sent last: the first time, then distances, as a JSON array. One row a step, of
+-- at most 10,000 times; `most` is the largest number of them that one of its definitions had to count.
+CREATE TABLE step_rates (
+    step_id TEXT PRIMARY KEY,
+    most    INTEGER NOT NULL,
+    sent    TEXT NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,146 @@
+"""``counterfoil schedule``: when flows start by themselves."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from counterfoil.cli.connection import Connection, connected, json_object, json_pairs
+from counterfoil.cli.output import error_text, print_json, print_table, when
+
+if TYPE_CHECKING:
+    from counterfoil.client import Client, Schedule
+
+DEFINITION = ("cron", "timezone", "every_ms", "flow", "catch_up", "enabled")
+"""The fields of a schedule that are put; the others are told by the engine."""
+
+
+@click.group()
+def schedule() -> None:
+    """Make, show, pause and delete schedules."""
+
+
+@schedule.command("list")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def list_schedules(connection: Connection, as_json: bool) -> None:
+    """List the schedules: when each is due, and what came of it last."""
+    schedules = connection.call(_all)
+    if as_json:
+        print_json({"schedules": schedules})
+        return
+    rows = [
+        (item["schedule_id"], _rhythm(item), _next(item), when(item["last_at"]), error_text(item["last_error"]))
+        for item in schedules
+    ]
+    columns = ("SCHEDULE", "STARTS A FLOW", "NEXT", "LAST", "LAST ERROR")
+    print_table(columns, rows, empty="there is no schedule: `counterfoil schedule put`")
+
+
+@schedule.command()
+@click.argument("schedule_id")
+@connected
+def show(connection: Connection, schedule_id: str) -> None:
+    """Show a schedule with its next ticks, as JSON."""
+    print_json(connection.call(lambda client: client.get_schedule(schedule_id)))
+
+
+@schedule.command(
+    short_help="Make a schedule or change it.",
+    epilog="Example: counterfoil schedule put news --cron '0 6 * * MON-FRI' --timezone Europe/Vienna --goal transcribe",
+)
+@click.argument("schedule_id")
+@click.argument("file", type=click.File("r"), required=False)
+@click.option("--cron", help="When: minute, hour, day of month, month, day of week; seconds may stand before.")
+@click.option("--timezone", help="Whose clock the expression means; UTC if nothing is said.")
+@click.option("--every-ms", type=int, help="Or: every so many milliseconds.")
+@click.option("--goal", "goals", multiple=True, metavar="STEP", help="A goal of the flow; several are fine.")
+@click.option("--init", multiple=True, metavar="NAME=VALUE", help="What the flow is started with.")
+@click.option("--catch-up", type=click.Choice(["skip", "one", "all"]), help="What becomes of missed ticks.")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def put(
+    connection: Connection,
+    schedule_id: str,
+    file: IO[str] | None,
+    cron: str | None,
+    timezone: str | None,
+    every_ms: int | None,
+    goals: tuple[str, ...],
+    init: tuple[str, ...],
+    catch_up: str | None,
+    as_json: bool,
+) -> None:
+    """Make a schedule or change it: from FILE (JSON, - for stdin), from the options, or both."""
+    definition = json_object(file.read(), "FILE") if file is not None else {}
+    given = {"cron": cron, "timezone": timezone, "every_ms": every_ms, "catch_up": catch_up}
+    definition.update({field: value for field, value in given.items() if value is not None})
+    flow: dict[str, Any] = {"goals": list(goals)} if goals else {}
+    if init:
+        flow["init"] = json_pairs(init, "--init")
+    if flow:
+        definition["flow"] = {**_object(definition.get("flow")), **flow}
+    if not definition:
+        raise click.UsageError("give a FILE with the definition, or --cron or --every-ms, and --goal")
+    document = connection.call(lambda client: client.put_schedule(schedule_id, definition))
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(f"schedule {schedule_id}: {_rhythm(document)}, next {_next(document)}")
+
+
+@schedule.command()
+@click.argument("schedule_id")
+@connected
+def pause(connection: Connection, schedule_id: str) -> None:
+    """Pause a schedule: it starts nothing until it is resumed."""
+    connection.call(lambda client: _enable(client, schedule_id, enabled=False))
+    click.echo(f"schedule {schedule_id} is paused")
+
+
+@schedule.command()
+@click.argument("schedule_id")
+@connected
+def resume(connection: Connection, schedule_id: str) -> None:
+    """Resume a schedule; what came while it was paused is not caught up."""
+    document = connection.call(lambda client: _enable(client, schedule_id, enabled=True))
+    click.echo(f"schedule {schedule_id} is resumed, next {_next(document)}")
+
+
+@schedule.command()
+@click.argument("schedule_id")
+@connected
+def delete(connection: Connection, schedule_id: str) -> None:
+    """Delete a schedule. Flows that it has started go on."""
+    connection.call(lambda client: client.delete_schedule(schedule_id))
+    click.echo(f"schedule {schedule_id} is deleted")
+
+
+async def _all(client: Client) -> list[Schedule]:
+    """Every schedule, page by page."""
+    page = await client.schedules(limit=1000)
+    found = page["schedules"]
+    while page["next_cursor"]:
+        page = await client.schedules(cursor=page["next_cursor"], limit=1000)
+        found += page["schedules"]
+    return found
+
+
+async def _enable(client: Client, schedule_id: str, *, enabled: bool) -> Schedule:
+    """Put a schedule as it is, but for whether it is enabled."""
+    document: dict[str, Any] = {**await client.get_schedule(schedule_id)}
+    definition = {name: document[name] for name in DEFINITION}
+    return await client.put_schedule(schedule_id, {**definition, "enabled": enabled})
+
+
+def _rhythm(item: Schedule) -> str:
+    return f"every {item['every_ms']} ms" if item["cron"] is None else f"{item['cron']} ({item['timezone']})"
+
+
+def _next(item: Schedule) -> str:
+    return when(item["next_at"]) or ("never" if item["enabled"] else "paused")
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,266 @@
+"""Schedules: when flows start by themselves, which of those times count when some were missed, and what is refused.
+
+A *tick* is one such time. A schedule keeps its next tick, never its past: who fires it says which ticks start a flow
+and which tick comes next, and both are committed together. Ticks come from the calendar or from the moment at which
+the rhythm was set, so however late one is fired, the others do not move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from typing import Annotated, Any, Literal, NamedTuple, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic.functional_validators import AfterValidator
+
+from counterfoil.domain.attributes import YEAR_MS
+from counterfoil.domain.errors import CounterfoilError, InvalidSchedule
+from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.steps import STEP_ID_PATTERN
+from counterfoil.domain.time import rfc3339
+
+SCHEDULE_ID_PATTERN = STEP_ID_PATTERN
+SHORTEST_MS = 100
+"""The quickest rhythm. What must happen more often than that is no schedule but a loop, and belongs into a worker."""
+GRACE_MS = 2_000
+"""How late a tick may be fired and still count as on time: longer than a wake-up or an interval of the sweeps takes."""
+MOST_TICKS = 100
+"""Ticks that one firing catches up at most. The others stay due, and are fired by the rounds that follow."""
+UPCOMING = 5
+
+CatchUp = Literal["skip", "one", "all"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_ANY_DAY = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+# ---------------------------------------------------------------------------------------------------- on the wire
+
+
+def _cron(expression: str) -> str:
+    """A cron expression; ValueError when it is none, or when no calendar ever has such a time."""
+    try:
+        next(CronSim(expression, _ANY_DAY))
+    except CronSimError as error:
+        raise ValueError(f"is not a cron expression: {_fault(error)}") from None
+    except StopIteration:
+        raise ValueError("is a time that never comes") from None
+    return expression
+
+
+def _fault(error: CronSimError) -> str:
+    """What the library says, as a part of a sentence."""
+    text = str(error)
+    return f"{text[:1].lower()}{text[1:]}"
+
+
+@lru_cache(maxsize=1024)
+def _zone(name: str) -> tzinfo:
+    """A time zone by its name; ValueError for a name that the time zone database does not have."""
+    if name == "UTC":
+        return UTC  # what has no clock changes is also quicker
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # a directory of the database is a name, too
+        raise ValueError("is not a time zone: give a name such as Europe/Vienna") from None
+
+
+def _timezone(name: str) -> str:
+    _zone(name)
+    return name
+
+
+class ScheduleDefinition(BaseModel):
+    """``PUT /api/v1/schedules/{schedule_id}``: a cron expression or an interval, and the flow that starts then."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    cron: Annotated[str, Field(max_length=256), AfterValidator(_cron)] | None = None
+    timezone: Annotated[str, Field(max_length=64), AfterValidator(_timezone)] | None = None
+    every_ms: Annotated[StrictInt, Field(ge=SHORTEST_MS, le=YEAR_MS)] | None = None
+    flow: StartFlow
+    catch_up: CatchUp = "one"
+    enabled: StrictBool = True
+
+    @model_validator(mode="after")
+    def _has_one_rhythm(self) -> Self:
+        if self.cron is None and self.every_ms is None:
+            raise ValueError("cron: give cron or every_ms")
+        if self.cron is not None and self.every_ms is not None:
+            raise ValueError("every_ms: give cron or every_ms, not both")
+        if self.cron is None and self.timezone is not None:
+            raise ValueError("timezone: only a cron expression has one")
+        for name in ("flow_id", "idempotency_key"):
+            if getattr(self.flow, name) is not None:
+                raise ValueError(f"flow.{name}: every tick starts a flow of its own, leave it out")
+        return self
+
+
+# ---------------------------------------------------------------------------------------------------- ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """When ticks come: by the calendar of a time zone, or every so many milliseconds from an anchor on."""
+
+    cron: str | None
+    timezone: str | None
+    every_ms: int | None
+    anchor_at: int
+
+    def next_after(self, moment: int) -> int | None:
+        """The first tick after a moment; None: there is none within fifty years.
+
+        Raises InvalidSchedule for what was valid once, such as a time zone that this machine does not have.
+        """
+        if self.every_ms is not None:
+            return self.anchor_at + ((moment - self.anchor_at) // self.every_ms + 1) * self.every_ms
+        try:
+            since = (_EPOCH + moment * _MILLISECOND).astimezone(_zone(self.timezone or "UTC"))
+            for found in CronSim(self.cron or "", since):
+                tick = (found - _EPOCH) // _MILLISECOND
+                # Where clocks are set back, the library gives the first of two equal times also to who asks after it.
+                if tick > moment:
+                    return tick
+        except (CronSimError, ValueError) as error:
+            raise InvalidSchedule(f"the times of this schedule cannot be told any more: {error}") from None
+        return None
+
+    def latest(self, first: int, now: int) -> int:
+        """The last tick that has come, where ``first`` is one that has. The search halves the time, however long."""
+        low, high = first, now
+        while low < high:
+            middle = (low + high) // 2
+            tick = self.next_after(middle)
+            if tick is not None and tick <= now:
+                low = tick
+            else:
+                high = middle  # nothing ticked between the middle and now
+        return low
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule as it is kept. ``next_at`` is its next tick, perhaps overdue; None while it is paused."""
+
+    schedule_id: str
+    cron: str | None
+    timezone: str | None
+    every_ms: int | None
+    flow: dict[str, Any]
+    """What each flow is started with, as it was given: checked anew whenever one starts."""
+    catch_up: CatchUp
+    enabled: bool
+    anchor_at: int
+    """From when an interval counts: the moment at which it was set."""
+    next_at: int | None
+    last_at: int | None
+    """The tick of the last flow that was started; ``last_flow_id`` is that flow."""
+    last_flow_id: str | None
+    last_error: dict[str, Any] | None
+    """Why the last firing started nothing: code, message and when; None when it did start something."""
+    created_at: int
+    updated_at: int
+
+    @property
+    def rhythm(self) -> Rhythm:
+        return Rhythm(self.cron, self.timezone, self.every_ms, self.anchor_at)
+
+    def upcoming(self, count: int = UPCOMING) -> list[int]:
+        """The next ticks, as far as they can be told."""
+        ticks: list[int] = []
+        following = self.next_at
+        try:
+            while following is not None and len(ticks) < count:
+                ticks.append(following)
+                following = self.rhythm.next_after(following)
+        except InvalidSchedule:
+            pass  # firing it will tell
+        return ticks
+
+
+class Due(NamedTuple):
+    """What a firing does: the ticks that start a flow each, and the tick that comes next."""
+
+    ticks: list[int]
+    next_at: int | None
+
+
+def due(schedule: Schedule, now: int) -> Due:
+    """Which of the ticks that have come start a flow; nothing but ``next_at`` says which have been dealt with."""
+    first, rhythm = schedule.next_at, schedule.rhythm
+    if first is None or first > now:
+        return Due([], first)
+    if schedule.catch_up == "all":
+        ticks = [first]
+        while (following := rhythm.next_after(ticks[-1])) is not None and following <= now and len(ticks) < MOST_TICKS:
+            ticks.append(following)
+        return Due(ticks, following)
+    missed = now - first > GRACE_MS
+    ticks = [] if missed and schedule.catch_up == "skip" else [rhythm.latest(first, now)]
+    return Due(ticks, rhythm.next_after(now))
+
+
+# ---------------------------------------------------------------------------------------------------- moves
+
+
+def put(schedule_id: str, definition: ScheduleDefinition, found: Schedule | None, now: int) -> Schedule:
+    """The schedule as a definition makes it, of the one that there was. The same definition again changes nothing.
+
+    A rhythm that is set anew, or resumed, begins now: nothing that came before is caught up. One that goes on keeps
+    its next tick, and so what is still to be caught up.
+    """
+    timezone = None if definition.cron is None else definition.timezone or "UTC"
+    flow = definition.flow.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    given = (definition.cron, timezone, definition.every_ms, flow, definition.catch_up, definition.enabled)
+    same_rhythm = found is not None and (found.cron, found.timezone, found.every_ms) == given[:3]
+    if found is not None and same_rhythm:
+        same_flow = dump_json(found.flow) == dump_json(flow)  # as text: Python takes true and 1 for the same
+        if same_flow and (found.catch_up, found.enabled) == given[4:]:
+            return found
+        anchor_at, goes_on = found.anchor_at, found.enabled
+    else:
+        anchor_at, goes_on = now, False
+    if not definition.enabled:
+        next_at = None
+    elif found is not None and goes_on:
+        next_at = found.next_at
+    else:
+        next_at = Rhythm(*given[:3], anchor_at).next_after(now)
+    return Schedule(
+        schedule_id,
+        *given,
+        anchor_at=anchor_at,
+        next_at=next_at,
+        last_at=None if found is None else found.last_at,
+        last_flow_id=None if found is None else found.last_flow_id,
+        last_error=None if found is None else found.last_error,
+        created_at=now if found is None else found.created_at,
+        updated_at=now,
+    )
+
+
+def started(schedule: Schedule, fired: Due, flow_ids: list[str]) -> Schedule:
+    """After a firing: on to the next tick. Where missed ticks were only passed over, nothing else changes."""
+    if not flow_ids:
+        return replace(schedule, next_at=fired.next_at)
+    return replace(schedule, next_at=fired.next_at, last_at=fired.ticks[-1], last_flow_id=flow_ids[-1], last_error=None)
+
+
+def refused(schedule: Schedule, next_at: int | None, refusal: CounterfoilError, now: int) -> Schedule:
+    """After a firing whose flow was refused: on to the next tick all the same, with what was wrong."""
+    error = {"code": refusal.code, "message": refusal.message, "at": rfc3339(now)}
+    return replace(schedule, next_at=next_at, last_error=error)
+
+
+def request_at(schedule: Schedule, tick: int) -> StartFlow:
+    """What the flow of a tick is started with; raises pydantic's ValidationError for what is no flow start any more."""
+    request = StartFlow.model_validate(schedule.flow)
+    names = {"schedule_id": schedule.schedule_id, "scheduled_at": rfc3339(tick)}
+    return request.model_copy(update={"metadata": {**request.metadata, **names}})

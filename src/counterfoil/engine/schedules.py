@@ -1,0 +1,162 @@
+"""Making, changing and firing schedules: a firing starts the flows of its ticks and moves on, in one transaction.
+
+So however many nodes look for due schedules, and wherever one of them dies, each tick is dealt with exactly once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+from pydantic import ValidationError
+
+from counterfoil.domain import schedules
+from counterfoil.domain.errors import CounterfoilError, InternalError, InvalidInput, InvalidSchedule, UnknownSchedule
+from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.schedules import Schedule, ScheduleDefinition
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.documents import Document, schedule_document
+from counterfoil.engine.start import Start
+from counterfoil.observability.metrics import Metrics
+from counterfoil.store.batch import ForEach
+from counterfoil.store.commit import GroupCommit
+from counterfoil.store.needs import Find, Needs, NotLoaded
+from counterfoil.store.world import World
+
+MOST_AT_ONCE = 16
+"""Schedules that are fired in one transaction at most: each may have a hundred flows to start."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class PutSchedule:
+    """``PUT /api/v1/schedules/{schedule_id}``. The same definition again changes nothing."""
+
+    schedule_id: str
+    definition: ScheduleDefinition
+
+    def needs(self, needs: Needs) -> None:
+        needs.schedules.add(self.schedule_id)
+
+    def decide(self, world: World, now: int) -> tuple[Schedule, bool]:
+        """The schedule, and whether it is new."""
+        found = world.schedules.get(self.schedule_id)
+        schedule = schedules.put(self.schedule_id, self.definition, found, now)
+        if schedule is not found:
+            world.schedules.put(self.schedule_id, schedule)
+        return schedule, found is None
+
+
+@dataclass
+class DeleteSchedule:
+    """Forget a schedule; the flows that it has started are not touched."""
+
+    schedule_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.schedules.add(self.schedule_id)
+
+    def decide(self, world: World, now: int) -> None:
+        if world.schedules.get(self.schedule_id) is None:
+            raise UnknownSchedule
+        world.schedules.put(self.schedule_id, None)
+
+
+@dataclass(frozen=True)
+class Firing:
+    """What came of a due schedule: how many ticks it dealt with; those were all started, or all refused."""
+
+    schedule_id: str
+    ticks: int
+    refusal: CounterfoilError | None = None
+
+
+@dataclass
+class FireSchedule:
+    """Start the flows of a schedule that is due, and move it on to its next tick. None: it is not due any more.
+
+    A start that is refused, or that fails, does not hold the schedule up: it moves on, and remembers why.
+    """
+
+    schedule_id: str
+    context: EngineContext
+
+    def needs(self, needs: Needs) -> None:
+        needs.schedules.add(self.schedule_id)
+
+    def decide(self, world: World, now: int) -> Firing | None:
+        schedule = world.schedules.get(self.schedule_id)
+        if schedule is None or schedule.next_at is None or schedule.next_at > now:
+            return None
+        try:
+            due = schedules.due(schedule, now)
+        except InvalidSchedule as fault:  # its times cannot be told any more: it rests until somebody puts it anew
+            world.schedules.put(self.schedule_id, schedules.refused(schedule, None, fault, now))
+            return Firing(self.schedule_id, 1, fault)
+        try:
+            flow_ids = [self._start(world, schedule, tick, now) for tick in due.ticks]
+        except NotLoaded:
+            raise
+        except Exception as error:  # noqa: BLE001 - told by _refusal
+            world.discard()  # all ticks ask for the same at the same moment: what one is refused, all are
+            refusal = _refusal(self.schedule_id, error)
+            world.schedules.put(self.schedule_id, schedules.refused(schedule, due.next_at, refusal, now))
+            return Firing(self.schedule_id, len(due.ticks), refusal)
+        world.schedules.put(self.schedule_id, schedules.started(schedule, due, flow_ids))
+        return Firing(self.schedule_id, len(due.ticks))
+
+    def _start(self, world: World, schedule: Schedule, tick: int, now: int) -> str:
+        document = Start(_request(schedule, tick), self.context).decide(world, now)
+        return str(document["flow_id"])
+
+
+def _request(schedule: Schedule, tick: int) -> StartFlow:
+    try:
+        return schedules.request_at(schedule, tick)
+    except ValidationError:
+        raise InvalidInput("the flow of this schedule is none that this version takes: put it anew") from None
+
+
+def _refusal(schedule_id: str, error: Exception) -> CounterfoilError:
+    if isinstance(error, CounterfoilError):
+        return error
+    log.error("schedule_failed", schedule_id=schedule_id, exc_info=error)
+    return InternalError()
+
+
+class Schedules:
+    """What the API and the sweep ask of schedules."""
+
+    def __init__(self, context: EngineContext, commit: GroupCommit, metrics: Metrics) -> None:
+        self._context = context
+        self._commit = commit
+        self._metrics = metrics
+
+    async def put(self, schedule_id: str, definition: ScheduleDefinition) -> tuple[Document, bool]:
+        """The schedule as it is now, and whether it is new."""
+        schedule, created = await self._commit.submit(PutSchedule(schedule_id, definition))
+        return schedule_document(schedule), created
+
+    async def delete(self, schedule_id: str) -> None:
+        await self._commit.submit(DeleteSchedule(schedule_id))
+
+    async def fire_due(self, now: int, limit: int) -> int:
+        """Fire the schedules that are due, at most so many; how many were."""
+        find = Find.of("find_due_schedules", now=now, limit=min(limit, MOST_AT_ONCE))
+        fire = partial(FireSchedule, context=self._context)
+        firings = [firing for firing in await self._commit.submit(ForEach(find, fire)) if firing is not None]
+        for firing in firings:
+            self._tell(firing)
+        return len(firings)
+
+    def _tell(self, firing: Firing) -> None:
+        refusal = firing.refusal
+        if refusal is not None:
+            self._metrics.schedule_fired("refused", firing.ticks)
+            log.warning("schedule_refused", schedule_id=firing.schedule_id, code=refusal.code, reason=refusal.message)
+        elif firing.ticks:
+            self._metrics.schedule_fired("started", firing.ticks)
+        else:
+            self._metrics.schedule_fired("skipped")
