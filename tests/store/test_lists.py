@@ -115,8 +115,7 @@ async def test_a_flow_and_its_result(store: Store) -> None:
     assert row == (
         *("flow", "failed", '["step"]', NOW, '{"code":"X"}', NOW + 9),
         *('{"m":2}', '{"k":"v"}', '{"i":1}', '{"compensate":false}'),
-        *('{"flow_id":"outer"}', NOW + 20, '{"ending":"failed","steps":[]}', dump_json(PLAN.stored()).decode()),
-        None,
+        *('{"flow_id":"outer"}', NOW + 20, '{"ending":"failed","steps":[]}', dump_json(PLAN.stored()).decode(), None),
     )
     assert await store.read("get_flow_result", flow_id="flow") == [("flow", "failed", '{"code":"X"}')]
     assert len(await store.read("flow_exists", flow_id="flow")) == 1
@@ -135,8 +134,8 @@ async def test_the_steps_of_a_flow(store: Store) -> None:
     waiting = step_run(StepStatus.PENDING, step_id="a", goal=False, due_at=NOW + 5, items=0, started_at=NOW + 1)
     await write(store, new_records(failed, waiting, step_run(flow_id="other")))
     assert await store.read("get_flow_steps", flow_id="flow") == [
-        ("b", "failed", True, "version", NOW, NOW + 1, 3, '{"code":"X"}', None, 2),
-        ("a", "pending", False, "version", NOW + 1, None, 0, None, NOW + 5, 0),
+        ("b", "failed", True, "version", NOW, NOW + 1, 3, '{"code":"X"}', None, 2, None),
+        ("a", "pending", False, "version", NOW + 1, None, 0, None, NOW + 5, 0, None),
     ]
 
 

@@ -52,14 +52,22 @@ async def add_ended(store: Store, *names: str, finished_at: int = OLD, **fields:
                     "status": FlowStatus.FAILED,
                     "flow_id": name,
                     "open_steps": 0,
-                    "outputs": {"secret": 1},
                     "error": {"code": "STEP_FAILED", "message": "kept"},
                     "created_at": OLD - 9,
                     "finished_at": finished_at,
                     **fields,
                 }
             ),
-            step_run(StepStatus.FAILED, flow_id=name, version=version, open_items=0, items=2, finished_at=finished_at),
+            step_run(
+                StepStatus.FAILED,
+                flow_id=name,
+                version=version,
+                open_items=0,
+                items=2,
+                finished_at=finished_at,
+                outputs={"secret": 1},
+                error={"code": "STEP_FAILED", "message": "secret \0"},
+            ),
             work_item(
                 WorkStatus.SUCCEEDED,
                 work_id=f"{name}-good",
@@ -67,6 +75,7 @@ async def add_ended(store: Store, *names: str, finished_at: int = OLD, **fields:
                 version=version,
                 result={"success": True, "outputs": {"secret": 2}, "error": None},
                 message="secret",
+                arguments={"secret": 6},
             ),
             work_item(
                 WorkStatus.FAILED,
@@ -201,8 +210,8 @@ async def test_what_a_flow_carried_goes_and_the_rest_stays(store: Store) -> None
     assert await store.read("get_flow", flow_id="other") == untouched
     [row] = await store.read("get_flow", flow_id="old")
     assert row == (
-        *("old", "failed", '["step"]', OLD - 9, None, '{"code":"STEP_FAILED","message":"kept"}', OLD),
-        *("{}", "{}", '{"team":"old","a:b":"ü"}', NOW),
+        *("old", "failed", '["step"]', OLD - 9, '{"code":"STEP_FAILED","message":"kept"}', OLD),
+        *("{}", '{"team":"old","a:b":"ü"}', "{}", '{"pruned":true}', None, None, None, None, NOW),
     )
     everything = [
         by_hand(place_of(store), f"SELECT * FROM {table} WHERE flow_id = 'old'")

@@ -103,6 +103,8 @@ def _plan_document(plan: str | None, goals: str, init: str) -> Document:
         "inputs": dict.fromkeys(parse_json(init), "init"),
         "included": dict.fromkeys(goal_ids, "it is a goal"),
         "excluded": {},
+        "takes": {},
+        "waits_for": {},
     }
 
 
@@ -114,9 +116,10 @@ def _parent_document(parent: str | None) -> Document | None:
 
 
 def flow_step_document(row: Row) -> Document:
-    _, status, goal, version, started_at, finished_at, items, error, due_at, redrives = row
+    _, status, goal, version, started_at, finished_at, items, error, due_at, redrives, kind = row
     return {
         "status": status,
+        "kind": kind or "async",
         "goal": bool(goal),
         "version": version,
         "started_at": optional_rfc3339(started_at),
@@ -127,6 +130,13 @@ def flow_step_document(row: Row) -> Document:
         "redrives": redrives,
         "work": [],
     }
+
+
+def work_in_flow(row: Row, step: Document) -> Document:
+    """A work item in the document of its flow: one that is a flow itself names that."""
+    document = work_document(row)
+    is_flow = step["kind"] == "flow" and document["attempt"] > 0 and document["undoes"] is None
+    return {**document, "child_flow_id": document["work_id"] if is_flow else None}
 
 
 def work_document(row: Row) -> Document:

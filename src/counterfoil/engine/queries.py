@@ -33,6 +33,7 @@ from counterfoil.engine.documents import (
     step_document,
     whole_flow,
     work_document,
+    work_in_flow,
 )
 from counterfoil.engine.feed import Feed
 from counterfoil.store.commit import StoreFailure
@@ -74,8 +75,8 @@ class Queries:
         rows = await self._read("get_flow_steps", flow_id=flow_id)
         steps = {row[0]: flow_step_document(row) for row in rows}
         for row in await self._read("work_of_flow", flow_id=flow_id):
-            document = work_document(row)
-            steps[document["step_id"]]["work"].append(document)
+            step = steps[row[3]]
+            step["work"].append(work_in_flow(row, step))
         return steps
 
     async def _outputs(self, flow_ids: list[str]) -> dict[str, Document]:

@@ -281,9 +281,9 @@ class Simulator:
             OrphanSweep(self.engine),
             CancelCallSweep(self.engine),
             LeaseSweep(self.engine),
-            FlowClockSweep(self.engine),
             ScheduleSweep(self.engine),
             RetentionSweep(self.engine),
+            FlowClockSweep(self.engine),
         ]
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
         await self.engine.lease.keep()

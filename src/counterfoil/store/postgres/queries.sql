@@ -445,8 +445,10 @@ JOIN flow_steps AS s ON s.flow_id = wanted.flow_id AND s.outputs IS NOT NULL
 ORDER BY s.flow_id, s.finished_at, s.step_id;
 
 -- name: get_flow_steps
-SELECT step_id, status, goal, version, started_at, finished_at, items, error, due_at, redrives
-FROM flow_steps WHERE flow_id = :flow_id ORDER BY started_at NULLS FIRST, step_id;
+SELECT s.step_id, s.status, s.goal, s.version, s.started_at, s.finished_at, s.items, s.error, s.due_at, s.redrives,
+    v.definition::json ->> 'kind'
+FROM flow_steps s LEFT JOIN step_versions v ON v.version = s.version
+WHERE s.flow_id = :flow_id ORDER BY s.started_at NULLS FIRST, s.step_id;
 
 -- name: get_flow_result
 SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
@@ -641,7 +643,8 @@ UPDATE work SET
 WHERE flow_id = ANY($1::text[]);
 
 -- name: empty_inputs
-UPDATE flow_inputs SET init = '{}', metadata = '{}' WHERE flow_id = ANY($1::text[]);
+-- A flow that has lost its inputs cannot be redriven: the options tell.
+UPDATE flow_inputs SET init = '{}', metadata = '{}', options = '{"pruned":true}' WHERE flow_id = ANY($1::text[]);
 
 -- name: empty_steps
 UPDATE flow_steps SET
