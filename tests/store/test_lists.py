@@ -139,6 +139,17 @@ async def test_the_steps_of_a_flow(store: Store) -> None:
     ]
 
 
+async def test_the_kind_of_a_step_is_told_whatever_its_definition_holds(store: Store) -> None:
+    nasty = {"x": {"role": "const", "value": "\x00 \\u0000"}}
+    versions = {kind: step_version(kind, kind=kind, attributes=nasty) for kind in ("sync", "async")}
+    changes = new_records(*(step_run(step_id=kind, version=each.version) for kind, each in versions.items()))
+    changes.current.update(versions)
+    changes.versions.update({each.version: each for each in versions.values()})
+    await write(store, changes)
+    rows = await store.read("get_flow_steps", flow_id="flow")
+    assert {row[0]: row[-1] for row in rows} == {"sync": "sync", "async": "async"}
+
+
 async def test_what_the_steps_of_some_flows_gave_in_the_order_of_their_end(store: Store) -> None:
     def completed(flow_id: str, step_id: str, at: int, outputs: dict[str, Any] | None) -> StepRun:
         done = StepStatus.COMPLETED
