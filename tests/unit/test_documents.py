@@ -148,11 +148,14 @@ def test_a_flow_by_itself_shows_what_it_was_started_with() -> None:
     assert (document["parent"], document["compensation"], document["deadline_at"]) == (None, [], AT)
 
 
+SHOWN_OF_A_PLAN = {"goals", "steps", "inputs", "takes", "waits_for", "included", "excluded"}
+
+
 def test_a_flow_by_itself_shows_its_plan() -> None:
     plan = make_plan(Register(1, [step_version()]), ["step"], ())
     document = shown(whole_flow(flow_row(plan=dump_json(plan.stored()).decode()), {}))
     assert document["plan"] == plan.document()
-    assert set(document["plan"]) == {"goals", "steps", "inputs", "included", "excluded"}, "and nothing of the engine's"
+    assert set(document["plan"]) == SHOWN_OF_A_PLAN, "and nothing of the engine's"
 
 
 def test_a_flow_of_a_time_without_plans_shows_its_goals_as_one() -> None:
@@ -160,6 +163,8 @@ def test_a_flow_of_a_time_without_plans_shows_its_goals_as_one() -> None:
         "goals": ["b", "a"],
         "steps": ["b", "a"],
         "inputs": {"x": "init"},
+        "takes": {},
+        "waits_for": {},
         "included": {"b": "it is a goal", "a": "it is a goal"},
         "excluded": {},
     }
@@ -174,9 +179,10 @@ def test_a_flow_by_itself_shows_whose_it_is_and_what_is_undone() -> None:
 
 
 def test_a_step_in_a_flow() -> None:
-    row = ("step", "pending", 1, "v", None, None, 0, '{"code":"X"}', NOW + 500, 2)
+    row = ("step", "pending", 1, "v", None, None, 0, '{"code":"X"}', NOW + 500, 2, None)
     assert shown(flow_step_document(row)) == {
         "status": "pending",
+        "kind": "async",
         "goal": True,
         "version": "v",
         "started_at": None,
@@ -187,6 +193,7 @@ def test_a_step_in_a_flow() -> None:
         "redrives": 2,
         "work": [],
     }
+    assert flow_step_document((*row[:-1], "flow"))["kind"] == "flow"
 
 
 def test_a_flow_in_a_list() -> None:
