@@ -239,8 +239,10 @@ def outputs_of(view: FlowView, step: StepRun, version: StepVersion, last: Work |
     """
     definition = version.definition
     if not definition.fans_out:
-        outputs = ((last.result if last is not None else None) or {}).get("outputs") or {}
-        return declared_outputs(definition, outputs)
+        if last is None:  # a redrive keeps what succeeded before and could not be undone
+            items = view.work_of_step(step.flow_id, step.step_id)
+            last = next(work for work in items if work.undoes is None and work.status is WorkStatus.SUCCEEDED)
+        return declared_outputs(definition, (last.result or {}).get("outputs") or {})
     if not definition.outputs or not step.items:
         return gathered(definition, step.items, ())
     return dict(gathered(definition, step.items, _outcomes(view.work_of_step(step.flow_id, step.step_id))))
