@@ -36,6 +36,7 @@ FLOW = {
     "labels": {"team": "a"},
     "created_at": AT,
     "finished_at": None,
+    "pruned_at": None,
     "steps": {"resize": {"status": "active", "work": [WORK]}},
 }
 

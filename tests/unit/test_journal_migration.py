@@ -240,7 +240,9 @@ async def aged(path: Path, left: Path) -> list[dict[str, Any]]:
         connection.execute("ATTACH ? AS left_behind", (str(left),))
         for (table,) in connection.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'").fetchall():
             if table not in ("journal", "schema_version", "sqlite_sequence"):
-                connection.execute(f"INSERT INTO main.{table} SELECT * FROM left_behind.{table}")
+                names = connection.execute(f"SELECT group_concat(name) FROM pragma_table_info('{table}', 'main')")
+                columns = names.fetchone()[0]
+                connection.execute(f"INSERT INTO main.{table} SELECT {columns} FROM left_behind.{table}")
     return events
 
 

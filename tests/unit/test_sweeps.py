@@ -140,6 +140,16 @@ async def test_a_sweep_runs_until_nothing_is_left(simulator: Simulator) -> None:
     assert sweep.rounds == 3
 
 
+async def test_a_sweep_that_does_not_hurry_pauses_though_more_is_left(simulator: Simulator) -> None:
+    sweep = ScriptedSweep(5, 3)
+    sweep.name = SweepName.RETENTION
+    sweep.due = simulator.clock() + 50
+    loop, woken = SweepLoop(simulator.engine, NEVER_MS), list[tuple[SweepName, int | None]]()
+    loop.wake = lambda name, due_at: woken.append((name, due_at))  # type: ignore[method-assign]
+    await ring(simulator, sweep, loop)
+    assert (sweep.rounds, woken) == (1, [(SweepName.RETENTION, sweep.due)])
+
+
 async def test_rings_during_a_round_are_worth_one_more(simulator: Simulator) -> None:
     sweep = ScriptedSweep()
     sweep.gate.clear()

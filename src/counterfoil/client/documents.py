@@ -84,6 +84,7 @@ class Flow(TypedDict):
     labels: dict[str, str]
     created_at: str
     finished_at: str | None
+    pruned_at: str | None
     steps: dict[str, StepRun]
     plan: NotRequired[Plan]
     parent: NotRequired[Parent | None]

@@ -19,6 +19,7 @@ from typing import Any
 
 from counterfoil.domain.canonical import digest
 from counterfoil.domain.errors import PlanCycle, UnknownStep, UnreachableGoal
+from counterfoil.domain.ordering import in_circles, in_order
 from counterfoil.domain.register import Register
 from counterfoil.domain.steps import StepDefinition
 
@@ -141,8 +142,7 @@ class _Planner:
         chosen = self._chosen(self._round, earlier_only=False)
         if not self._reaches_goals(self._rounds(chosen)):  # the preferred ones run in a circle
             chosen = self._chosen(self._round, earlier_only=True)
-        rounds = self._rounds(self._without_unneeded(chosen))
-        return self._described(sorted(rounds, key=lambda step_id: (rounds[step_id], step_id)))
+        return self._described(self._ordered(self._rounds(self._without_unneeded(chosen))))
 
     # What there is ------------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class _Planner:
         self._closure(near)
         missing.sort(key=lambda item: bool(item["could_be_provided_by"]))  # first what nobody gives at all
         if not missing or missing[0]["could_be_provided_by"]:
-            circle = sorted(_in_circles(waiting))
+            circle = sorted(in_circles(waiting))
             raise PlanCycle(f"these steps wait for each other: {', '.join(circle)}", steps=circle)
         names = ", ".join(f"{item['step_id']} needs {item['attribute']}" for item in missing)
         raise UnreachableGoal(f"inputs are missing: {names}", missing=missing)
@@ -286,6 +286,21 @@ class _Planner:
     def _preference(self, step_id: str) -> tuple[int, str]:
         outputs = self._definition(step_id).outputs
         return (max((attribute.priority for attribute in outputs.values()), default=0), step_id)
+
+    # In which order -----------------------------------------------------------------------------------------------
+
+    def _ordered(self, rounds: dict[str, int]) -> list[str]:
+        waits = {step_id: self._waited_for(step_id) for step_id in rounds}
+        bringers = {
+            step_id: [other for name in self._taken(step_id) for other in self._others(step_id, name)]
+            for step_id in rounds
+        }
+        return in_order(rounds, waits, bringers)
+
+    def _taken(self, step_id: str) -> list[str]:
+        """What the step takes from others, if it can get it."""
+        inputs = self._definition(step_id).inputs
+        return [name for name, value in inputs.items() if value.role != "const" and name not in self._given]
 
     # What the plan says -------------------------------------------------------------------------------------------
 
@@ -374,14 +389,3 @@ class _Planner:
         if mine == theirs and source < step_id:
             return f"is provided by {source}: of the same priority, and its id comes first"
         return f"is provided by {source}, which is needed anyway"
-
-
-def _in_circles(waiting: dict[str, list[str]]) -> set[str]:
-    """Who waits for himself in the end: who is left when all are gone that nobody waits for, or that wait for none."""
-    left = set(waiting)
-    while True:
-        awaited = {other for step_id in left for other in waiting[step_id] if other in left}
-        stays = {step_id for step_id in left & awaited if any(other in left for other in waiting[step_id])}
-        if stays == left:
-            return left
-        left = stays

@@ -24,9 +24,12 @@ def redrive_flow(view: FlowView, flow_id: str, now: int) -> list[str]:
     flow = view.flow(flow_id)
     if flow.status is not FlowStatus.FAILED:
         raise FlowNotFailed(f"the flow is {flow.status}", flow_id=flow_id, status=flow.status)
+    options = view.inputs(flow_id).options
+    if options.get("pruned"):
+        raise FlowNotFailed("what the flow was started with is no longer kept", flow_id=flow_id, status=flow.status)
     undone = _undone(flow)
     again = [step for step in view.steps_of(flow_id) if step.status in _GOES_AGAIN or step.step_id in undone]
-    deadline_ms = view.inputs(flow_id).options.get("deadline_ms")
+    deadline_ms = options.get("deadline_ms")
     data = {} if deadline_ms is None else {"deadline_at": now + deadline_ms}
     view.record(Event(EventType.FLOW_REDRIVEN, now, flow_id, data=data))
     return _go_again(view, flow_id, again, now)

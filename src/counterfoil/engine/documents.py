@@ -50,7 +50,7 @@ def registered_step(
 
 def listed_flow(row: Row, outputs: Document) -> Document:
     """A flow in a list: its own state, without its steps."""
-    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels = row
+    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels, pruned_at = row
     return {
         "flow_id": flow_id,
         "status": status,
@@ -61,6 +61,7 @@ def listed_flow(row: Row, outputs: Document) -> Document:
         "labels": fragment(labels),
         "created_at": rfc3339(created_at),
         "finished_at": optional_rfc3339(finished_at),
+        "pruned_at": optional_rfc3339(pruned_at),
     }
 
 
@@ -76,8 +77,10 @@ def gathered_outputs(rows: list[Row]) -> dict[str, Document]:
 def whole_flow(row: Row, outputs: Document) -> Document:
     """A flow by itself: what a list shows of it, and what it was planned and started with."""
     _, status, goals, created_at, error, finished_at, metadata, labels, init, options, parent, deadline_at = row[:12]
-    compensation, plan = row[12:]
-    listed = listed_flow((0, row[0], status, goals, created_at, error, finished_at, metadata, labels), outputs)
+    compensation, plan, pruned_at = row[12:]
+    listed = listed_flow(
+        (0, row[0], status, goals, created_at, error, finished_at, metadata, labels, pruned_at), outputs
+    )
     undone = parse_json(compensation)["steps"] if compensation is not None else []
     return {
         **listed,

@@ -200,6 +200,7 @@ class FlowDocument(FlowSummary):
     metadata: Values
     labels: dict[str, str]
     finished_at: Time | None
+    pruned_at: Annotated[Time | None, Field(description="since when init, metadata, outputs and journal are gone")]
     plan: Plan
     parent: Annotated[Parent | None, Field(description="where it lies inside another flow")]
     deadline_at: Time | None

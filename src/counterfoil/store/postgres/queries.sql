@@ -99,6 +99,9 @@ SELECT
     s.schedule_id, s.cron, s.timezone, s.every_ms, s.flow, s.catch_up, s.enabled, s.anchor_at, s.next_at, s.last_at,
     s.last_flow_id, s.last_error, s.created_at, s.updated_at
 FROM schedules AS s WHERE s.schedule_id = ANY($1::text[]);
+-- name: load_rates
+-- When some steps were sent last.
+SELECT r.step_id, r.most, r.sent FROM step_rates AS r WHERE r.step_id = ANY($1::text[]);
 
 -- name: find_claimable
 -- Work that may be sent now, in some lanes: the longest due of each lane, at most a lane's share of each.
@@ -130,16 +133,14 @@ LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_failed_work
 -- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
+-- An error's code is found in its text, be it its own or that of its cause: no quote stands in a string unescaped.
 -- It is read outside of a batch, and redriven flow by flow: nothing is locked.
 SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
 JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
 WHERE w.status = 'failed' AND w.undoes IS NULL
     AND (:step_id::text IS NULL OR w.step_id = :step_id)
-    AND (
-        :error_code::text IS NULL OR w.error::json ->> 'code' = :error_code
-        OR w.error::json -> 'cause' ->> 'code' = :error_code
-    )
+    AND (:error_code::text IS NULL OR strpos(w.error, '"code":"' || :error_code || '"') > 0)
     AND (:since::bigint IS NULL OR w.recorded_at >= :since)
     AND (:until::bigint IS NULL OR w.recorded_at < :until)
     AND (:label::text IS NULL OR EXISTS (
@@ -324,6 +325,12 @@ END;
 INSERT INTO journal (flow_id, work_id, at, events)
 SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]);
 
+-- name: put_rates
+-- When steps with a rate limit were sent last, in the place of what was known before. Whoever writes holds the lock of
+-- the step (lock_steps).
+INSERT INTO step_rates (step_id, most, sent) SELECT * FROM unnest($1::text[], $2::integer[], $3::text[])
+ON CONFLICT (step_id) DO UPDATE SET most = excluded.most, sent = excluded.sent;
+
 -- name: put_calls
 -- A cancel call, new or to be tried again later.
 INSERT INTO cancel_calls (call_id, flow_id, step_id, work_id, url, body, attempt, due_at)
@@ -427,7 +434,7 @@ FROM steps AS s JOIN step_versions AS v ON v.version = s.version ORDER BY s.step
 
 -- name: get_flow
 SELECT f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.init, i.options,
-    f.parent, f.deadline_at, f.compensation, p.document
+    f.parent, f.deadline_at, f.compensation, p.document, f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans AS p ON p.plan_id = f.plan
 WHERE f.flow_id = :flow_id;
 
@@ -448,7 +455,8 @@ SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
+    f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:status::text IS NULL OR f.status = :status)
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -463,7 +471,8 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
+    f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -574,3 +583,84 @@ FROM journal AS j WHERE j.flow_id = ANY($1::text[]) ORDER BY j.seq;
 -- name: doctor_lost_events
 SELECT j.flow_id, count(*) FROM journal AS j
 WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY j.flow_id LIMIT 100;
+
+-- Retention: finished flows go, wholly (prune_...) or without what they carried (empty_...). Whatever table or column
+-- belongs to a flow or carries payload has its place here, and in store/pruning.py.
+
+-- name: walk_flows
+-- Flows in the order in which they were made; those that ended by the cutoff with the number of their work items.
+SELECT f.ordinal, f.flow_id, f.created_at,
+    CASE WHEN f.finished_at <= :cutoff AND (NOT :payloads::boolean OR f.pruned_at IS NULL) THEN (
+        SELECT coalesce(sum(s.items), 0) FROM flow_steps AS s WHERE s.flow_id = f.flow_id
+    ) END
+FROM flows AS f WHERE f.ordinal > :after ORDER BY f.ordinal LIMIT :limit;
+
+-- name: find_prunable
+-- Those of some flows that ended by the cutoff, each with its labels.
+SELECT f.flow_id, i.labels
+FROM flows AS f LEFT JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE f.flow_id = ANY(ARRAY(SELECT jsonb_array_elements_text(:flows::jsonb)))
+    AND f.status IN ('completed', 'failed', 'cancelled') AND f.finished_at <= :cutoff
+    AND (NOT :payloads::boolean OR f.pruned_at IS NULL)
+FOR UPDATE OF f SKIP LOCKED;
+
+-- name: prune_calls
+DELETE FROM cancel_calls WHERE call_id IN (SELECT w.work_id FROM work AS w WHERE w.flow_id = ANY($1::text[]));
+
+-- name: prune_labels
+DELETE FROM flow_labels AS l USING unnest($1::text[], $2::text[]) AS gone (label, flow_id)
+WHERE l.label = gone.label AND l.flow_id = gone.flow_id;
+
+-- name: prune_work
+DELETE FROM work WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_steps
+DELETE FROM flow_steps WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_inputs
+DELETE FROM flow_inputs WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_journal
+DELETE FROM journal WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_flows
+DELETE FROM flows WHERE flow_id = ANY($1::text[]) AND status IN ('completed', 'failed', 'cancelled');
+
+-- name: empty_work
+-- Of a result stays whether it was a success, of an error its code. The code is found as text, because PostgreSQL
+-- cannot take apart JSON that has the character NUL somewhere; it is the first thing in every error.
+UPDATE work SET
+    message = NULL,
+    arguments = NULL,
+    result = CASE WHEN result IS NOT NULL THEN
+        '{"success":' || CASE WHEN status = 'succeeded' THEN 'true' ELSE 'false' END
+        || ',"outputs":{},"error":null,"pruned":true}'
+    END,
+    error = CASE WHEN error IS NOT NULL THEN
+        '{"code":"' || coalesce(substring(error FROM '"code":"([A-Z0-9_]+)"'), 'UNKNOWN')
+        || '","message":"no longer kept"}'
+    END
+WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_inputs
+-- A flow that has lost its inputs cannot be redriven: the options tell.
+UPDATE flow_inputs SET init = '{}', metadata = '{}', options = '{"pruned":true}' WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_steps
+UPDATE flow_steps SET
+    outputs = NULL,
+    error = CASE WHEN error IS NOT NULL THEN
+        '{"code":"' || coalesce(substring(error FROM '"code":"([A-Z0-9_]+)"'), 'UNKNOWN')
+        || '","message":"no longer kept"}'
+    END
+WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_flows
+UPDATE flows SET pruned_at = change.pruned_at, revision = flows.revision + 1
+FROM unnest($1::text[], $2::bigint[]) AS change (flow_id, pruned_at)
+WHERE flows.flow_id = change.flow_id AND flows.pruned_at IS NULL
+    AND flows.status IN ('completed', 'failed', 'cancelled');
+
+-- name: doctor_pruned
+-- Flows whose journal is gone.
+SELECT f.flow_id FROM flows AS f WHERE f.flow_id = ANY($1::text[]) AND f.pruned_at IS NOT NULL;

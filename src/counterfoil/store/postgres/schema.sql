@@ -45,7 +45,8 @@ CREATE TABLE flows (
     plan        TEXT COLLATE "C",
     parent      TEXT,
     deadline_at BIGINT,
-    compensation TEXT
+    compensation TEXT,
+    pruned_at   BIGINT
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
 CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
@@ -194,3 +195,10 @@ CREATE TABLE schedules (
     CHECK ((cron IS NULL) <> (every_ms IS NULL))
 );
 CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+-- When each step with a rate limit was sent last: the first time, then distances, as a JSON array. One row a step, of
+-- at most 10,000 times; `most` is the largest number of them that one of its definitions had to count.
+CREATE TABLE step_rates (
+    step_id TEXT COLLATE "C" PRIMARY KEY,
+    most    INTEGER NOT NULL,
+    sent    TEXT NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
