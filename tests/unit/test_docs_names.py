@@ -45,8 +45,8 @@ def first_cells(page: Path, heading: str) -> list[str]:
 WORK_CODES = {
     code
     for name in ("domain/work.py", "domain/running.py", "engine/expire.py", "engine/clocks.py")
-    for code in constants(SOURCE / name)
-} | {"CHILD_FAILED", "CHILD_CANCELLED"}  # these are made from the state of the flow inside
+    for code in constants(SOURCE / name) - {"CHILD_"}
+} | {"CHILD_FAILED", "CHILD_CANCELLED"}  # these two are made from the state of the flow inside
 API_CODES = {error.code for error in error_types()}
 VARIABLES = {item.variable for item in describe_settings()} | CLIENT_VARIABLES | {"COUNTERFOIL_CONFIG"}
 ROUTES = [re.sub(r"\{\w+\}", "[^/]+", route.path) for route in api_routes(cast(Engine, None))]

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.model import StepVersion
 from counterfoil.domain.planning import make_plan
 from counterfoil.domain.register import Register
 from counterfoil.domain.steps import WorkDefaults
@@ -22,6 +23,7 @@ from counterfoil.engine.documents import (
     step_document,
     whole_flow,
     work_document,
+    work_in_flow,
 )
 from tests.store.records import NOW, definition, step_version
 
@@ -152,7 +154,21 @@ def test_a_flow_by_itself_shows_its_plan() -> None:
     plan = make_plan(Register(1, [step_version()]), ["step"], ())
     document = shown(whole_flow(flow_row(plan=dump_json(plan.stored()).decode()), {}))
     assert document["plan"] == plan.document()
-    assert set(document["plan"]) == {"goals", "steps", "inputs", "included", "excluded"}, "and nothing of the engine's"
+    shown_of_plan = {"goals", "steps", "inputs", "included", "excluded", "takes", "waits_for"}
+    assert set(document["plan"]) == shown_of_plan, "and nothing of the engine's"
+
+
+def test_a_plan_shows_who_takes_what_from_whom() -> None:
+    output, required, defaults = {"role": "output"}, {"role": "required"}, WorkDefaults()
+    fetch = StepVersion.of("fetch", definition(attributes={"page": output, "size": output}), defaults)
+    optional = {"role": "optional", "default": 0}
+    parse = StepVersion.of(
+        "parse", definition(attributes={"page": required, "size": optional, "url": required}), defaults
+    )
+    after = StepVersion.of("after", definition(wait_for={"of": ["parse"]}), defaults)
+    plan = make_plan(Register(1, [fetch, parse, after]), ["after"], ["url"]).document()
+    assert plan["takes"] == {"parse": {"page": ["fetch"], "size": ["fetch"]}}
+    assert plan["waits_for"] == {"after": {"any": 1, "of": ["parse"]}}
 
 
 def test_a_flow_of_a_time_without_plans_shows_its_goals_as_one() -> None:
@@ -162,6 +178,8 @@ def test_a_flow_of_a_time_without_plans_shows_its_goals_as_one() -> None:
         "inputs": {"x": "init"},
         "included": {"b": "it is a goal", "a": "it is a goal"},
         "excluded": {},
+        "takes": {},
+        "waits_for": {},
     }
 
 
@@ -174,9 +192,10 @@ def test_a_flow_by_itself_shows_whose_it_is_and_what_is_undone() -> None:
 
 
 def test_a_step_in_a_flow() -> None:
-    row = ("step", "pending", 1, "v", None, None, 0, '{"code":"X"}', NOW + 500, 2)
+    row = ("step", "pending", 1, "v", None, None, 0, '{"code":"X"}', NOW + 500, 2, "sync")
     assert shown(flow_step_document(row)) == {
         "status": "pending",
+        "kind": "sync",
         "goal": True,
         "version": "v",
         "started_at": None,
@@ -187,6 +206,21 @@ def test_a_step_in_a_flow() -> None:
         "redrives": 2,
         "work": [],
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "child"),
+    [
+        ("flow", {}, "work"),
+        ("flow", {"attempt": 0}, None),
+        ("flow", {"undoes": "other"}, None),
+        (None, {}, None),
+    ],
+)
+def test_work_that_is_a_flow_names_it(kind: str | None, fields: dict[str, Any], child: str | None) -> None:
+    step = flow_step_document(("step", "active", 1, "v", NOW, None, 1, None, None, 0, kind))
+    assert step["kind"] == (kind or "async")
+    assert work_in_flow(work_row(**fields), step)["child_flow_id"] == child
 
 
 def test_a_flow_in_a_list() -> None:
