@@ -38,7 +38,7 @@ async def test_a_fan_out_over_nothing_completes_at_once(shop: Workshop, where: s
     await shop.sync("double", DOUBLE, double)
     await shop.sync("goal", {"m": takes("array"), "done": gives()}, succeeded(done=True))
     await shop.sync("source", {"n": gives("array")}, succeeded(n=[]))
-    init = {} if where == "from_a_step" else {"n": []}
+    init: dict[str, Any] = {} if where == "from_a_step" else {"n": []}
     flow = await shop.run("double" if where == "goal" else "goal", init=init)
     assert flow["status"] == "completed"
     assert flow["outputs"]["m"] == []

@@ -6,6 +6,7 @@ through its states in the journal.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -105,7 +106,7 @@ def _fail_at_start(view: FlowView, step: StepRun, now: int, code: str, message: 
 
 
 def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _Items, now: int) -> list[str]:
-    before = _earlier_items(view, step) if step.redrives else {}
+    before, undone = _earlier_items(view, step) if step.redrives else ({}, Counter())
     kept = {item for item, work in before.items() if work.status is WorkStatus.SUCCEEDED}
     numbers = [item for item in range(len(items.arguments)) if item not in kept]
     limit = version.definition.fan_out.parallelism if version.definition.fans_out else None
@@ -118,7 +119,7 @@ def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _It
     children: list[str] = []
     for item in numbers:
         earlier = before.get(item)
-        work = _create(view, step, version, items, item, earlier, now, waits=item not in released)
+        work = _create(view, step, version, items, item, earlier, now, waits=item not in released, undone=undone[item])
         if not items.wanted[item]:
             view.record(cancel(work, now, "its predicate is false"))
         elif item in released:
@@ -126,12 +127,13 @@ def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _It
     return children
 
 
-def _earlier_items(view: FlowView, step: StepRun) -> dict[int, Work]:
-    """The last item in each place that was not undone."""
+def _earlier_items(view: FlowView, step: StepRun) -> tuple[dict[int, Work], Counter[int]]:
+    """The last item in each place that was not undone, and how often something was undone there."""
     work_of_step = view.work_of_step(step.flow_id, step.step_id)
     undone = {work.undoes for work in work_of_step if work.status is WorkStatus.SUCCEEDED}
+    times = Counter(work.item for work in work_of_step if work.work_id in undone)
     items = {work.item: work for work in work_of_step if work.undoes is None}
-    return {item: work for item, work in items.items() if work.work_id not in undone}
+    return {item: work for item, work in items.items() if work.work_id not in undone}, times
 
 
 def _create(
@@ -144,12 +146,14 @@ def _create(
     now: int,
     *,
     waits: bool,
+    undone: int,
 ) -> Work:
+    definition, arguments = version.definition, items.arguments[item]
     data: dict[str, Any] = {
         "item": item,
         "version": version.version,
         "lane": version.lane,
-        "idempotency_key": idempotency_key(step.flow_id, item, step.step_id, version.definition, items.arguments[item]),
+        "idempotency_key": idempotency_key(step.flow_id, item, step.step_id, definition, arguments, undone=undone),
     }
     if items.own is not None:
         data["arguments"] = items.own[item]

@@ -166,7 +166,7 @@ def event_document(row: Row) -> Document:
     seq, event_type, at, flow_id, step_id, work_id, attempt, data = row
     facts = parse_json(data)
     for name, value in facts.items():
-        if name.endswith("_at") and isinstance(value, int):
+        if (name.endswith("_at") or name == "until") and isinstance(value, int):
             facts[name] = rfc3339(value)
     return {
         "seq": seq,
