@@ -26,6 +26,7 @@ from counterfoil.domain.states import (
     FINAL_STEPS,
     FINAL_WORK,
     FLOW_MOVES,
+    REDRIVEN_FLOWS,
     REDRIVEN_STEPS,
     STEP_MOVES,
     WORK_MOVES,
@@ -87,6 +88,7 @@ FLOW_WHEN: dict[tuple[FlowStatus, FlowStatus], str] = {
     (FlowStatus.COMPENSATING, FlowStatus.FAILED): "the undoing has ended",
     (FlowStatus.COMPENSATING, FlowStatus.CANCELLED): "the undoing has ended, or somebody cancelled that as well",
     (FlowStatus.FAILED, FlowStatus.ACTIVE): "redriven",
+    (FlowStatus.CANCELLED, FlowStatus.ACTIVE): "inside another flow that failed, when that is redriven",
 }
 REPLY_WHEN: dict[ReplyCode, str] = {
     ReplyCode.ENDPOINT_UNAVAILABLE: "the endpoint answered 408, 425, 429 or 5xx",
@@ -141,7 +143,9 @@ def step_states() -> str:
 
 
 def flow_states() -> str:
-    return states(FLOW_MOVES, FINAL_FLOWS, FLOW_WHEN, FlowStatus.ACTIVE)
+    again = frozenset({FlowStatus.ACTIVE})
+    moves = {before: after | again if before in REDRIVEN_FLOWS else after for before, after in FLOW_MOVES.items()}
+    return states(moves, FINAL_FLOWS, FLOW_WHEN, FlowStatus.ACTIVE)
 
 
 def errors() -> str:

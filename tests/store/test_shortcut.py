@@ -75,6 +75,7 @@ async def test_a_start_goes_the_short_way_beside_others(store: Store, nodes: Pai
     """Alone it cannot: if the answer were lost, there would be no flow by which to tell what became of it."""
     names = await add_items(store, 3)
     await nodes[0].outcome(success(names[0]))
+    await nodes[0].commit.submit(Start(StartFlow(goals=["step"]), CONTEXT))  # its plan is stored then
     long_ways.clear()
     start = Start(StartFlow(goals=["step"]), CONTEXT)
     answers = await asyncio.gather(nodes[0].commit.submit(start), nodes[0].outcome(success(names[1])))
