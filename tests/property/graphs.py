@@ -72,7 +72,7 @@ def shapes(draw: st.DrawFn, step_id: str, steps: list[str]) -> Shape:
     )
 
 
-_RARELY = st.sampled_from([False, False, False, True])
+_RARELY: st.SearchStrategy[bool] = st.sampled_from([False, False, False, True])
 
 
 @st.composite

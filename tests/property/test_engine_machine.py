@@ -25,8 +25,7 @@ DO $$ BEGIN EXECUTE (
     WHERE schemaname = current_schema() AND tablename NOT IN ('schema_version', 'register')
 ); END $$
 """
-"""Everything goes but the schema, and the register's one row that belongs to it: quicker than a database for each
-example."""
+"""Everything goes but the schema and the one row of the register: quicker than a database for each example."""
 
 
 def test_engine_and_model_agree_whatever_happens(store_name: str, tmp_path: Path, new_database: NewDatabase) -> None:

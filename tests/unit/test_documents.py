@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.model import StepVersion
 from counterfoil.domain.planning import make_plan
 from counterfoil.domain.register import Register
 from counterfoil.domain.steps import WorkDefaults
@@ -57,6 +58,7 @@ def work_row(**fields: Any) -> tuple[Any, ...]:
         "idempotency_key": "key",
         "redrive_of": None,
         "undoes": None,
+        "child_flow_id": None,
     }
     return tuple({**known, **fields}.values())
 
@@ -85,6 +87,7 @@ def test_active_work() -> None:
         "idempotency_key": "key",
         "redrive_of": None,
         "undoes": None,
+        "child_flow_id": None,
         "created_at": AT,
         "sent_at": AT,
         "acknowledged_at": None,
@@ -148,14 +151,25 @@ def test_a_flow_by_itself_shows_what_it_was_started_with() -> None:
     assert (document["parent"], document["compensation"], document["deadline_at"]) == (None, [], AT)
 
 
-SHOWN_OF_A_PLAN = {"goals", "steps", "inputs", "takes", "waits_for", "included", "excluded"}
-
-
 def test_a_flow_by_itself_shows_its_plan() -> None:
     plan = make_plan(Register(1, [step_version()]), ["step"], ())
     document = shown(whole_flow(flow_row(plan=dump_json(plan.stored()).decode()), {}))
     assert document["plan"] == plan.document()
-    assert set(document["plan"]) == SHOWN_OF_A_PLAN, "and nothing of the engine's"
+    shown_of_plan = {"goals", "steps", "inputs", "included", "excluded", "takes", "waits_for"}
+    assert set(document["plan"]) == shown_of_plan, "and nothing of the engine's"
+
+
+def test_a_plan_shows_who_takes_what_from_whom() -> None:
+    output, required, defaults = {"role": "output"}, {"role": "required"}, WorkDefaults()
+    fetch = StepVersion.of("fetch", definition(attributes={"page": output, "size": output}), defaults)
+    optional = {"role": "optional", "default": 0}
+    parse = StepVersion.of(
+        "parse", definition(attributes={"page": required, "size": optional, "url": required}), defaults
+    )
+    after = StepVersion.of("after", definition(wait_for={"of": ["parse"]}), defaults)
+    plan = make_plan(Register(1, [fetch, parse, after]), ["after"], ["url"]).document()
+    assert plan["takes"] == {"parse": {"page": ["fetch"], "size": ["fetch"]}}
+    assert plan["waits_for"] == {"after": {"any": 1, "of": ["parse"]}}
 
 
 def test_a_flow_of_a_time_without_plans_shows_its_goals_as_one() -> None:
@@ -163,10 +177,10 @@ def test_a_flow_of_a_time_without_plans_shows_its_goals_as_one() -> None:
         "goals": ["b", "a"],
         "steps": ["b", "a"],
         "inputs": {"x": "init"},
-        "takes": {},
-        "waits_for": {},
         "included": {"b": "it is a goal", "a": "it is a goal"},
         "excluded": {},
+        "takes": {},
+        "waits_for": {},
     }
 
 
@@ -197,7 +211,7 @@ def test_a_step_in_a_flow() -> None:
 
 
 def test_a_flow_in_a_list() -> None:
-    row = (3, "flow", "failed", '["a","b"]', NOW, '{"code":"X"}', NOW + 500, '{"m":1}', '{"k":"v"}', None)
+    row = (3, "flow", "failed", '["a","b"]', NOW, '{"code":"X"}', NOW + 500, '{"m":1}', '{"k":"v"}', None, None)
     assert shown(listed_flow(row, {"x": 1})) == {
         "flow_id": "flow",
         "status": "failed",
@@ -209,6 +223,7 @@ def test_a_flow_in_a_list() -> None:
         "created_at": AT,
         "finished_at": LATER,
         "pruned_at": None,
+        "parent": None,
     }
 
 
