@@ -231,7 +231,7 @@ async def test_a_statement_that_comes_too_late_writes_nothing(store: Store, rig:
     [
         "UPDATE work SET status = 'cancelled' WHERE work_id = 'work'",
         "UPDATE flow_steps SET status = 'cancelled' WHERE flow_id = 'work'",
-        "UPDATE flows SET status = 'cancelled' WHERE flow_id = 'work'",
+        "UPDATE flows SET status = 'completed' WHERE flow_id = 'work'",
         "DELETE FROM flows WHERE flow_id = 'work'",
     ],
 )
