@@ -107,7 +107,7 @@ def _fail_at_start(view: FlowView, step: StepRun, now: int, code: str, message: 
 
 def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _Items, now: int) -> list[str]:
     before, undone = _earlier_items(view, step) if step.redrives else ({}, Counter())
-    kept = {item for item, work in before.items() if work.status is WorkStatus.SUCCEEDED}
+    kept = {item for item, work in before.items() if _stays(work, items)}
     numbers = [item for item in range(len(items.arguments)) if item not in kept]
     limit = version.definition.fan_out.parallelism if version.definition.fans_out else None
     runnable = [item for item in numbers if items.wanted[item]]
@@ -134,6 +134,13 @@ def _earlier_items(view: FlowView, step: StepRun) -> tuple[dict[int, Work], Coun
     times = Counter(work.item for work in work_of_step if work.work_id in undone)
     items = {work.item: work for work in work_of_step if work.undoes is None}
     return {item: work for item, work in items.items() if work.work_id not in undone}, times
+
+
+def _stays(work: Work, items: _Items) -> bool:
+    """Whether an item that succeeded before a redrive is what is wanted now: of a list that was made anew it is not."""
+    if work.status is not WorkStatus.SUCCEEDED or work.item >= len(items.arguments):
+        return False
+    return items.own is None or work.arguments == items.own[work.item]
 
 
 def _create(
@@ -245,14 +252,16 @@ def outputs_of(view: FlowView, step: StepRun, version: StepVersion, last: Work |
     if not definition.fans_out:
         if last is None:  # a redrive keeps what succeeded before and could not be undone
             items = view.work_of_step(step.flow_id, step.step_id)
-            last = next(work for work in items if work.undoes is None and work.status is WorkStatus.SUCCEEDED)
+            last = [work for work in items if work.undoes is None and work.status is WorkStatus.SUCCEEDED][-1]
         return declared_outputs(definition, (last.result or {}).get("outputs") or {})
     if not definition.outputs or not step.items:
         return gathered(definition, step.items, ())
-    return dict(gathered(definition, step.items, _outcomes(view.work_of_step(step.flow_id, step.step_id))))
+    return dict(gathered(definition, step.items, _outcomes(step.items, view.work_of_step(step.flow_id, step.step_id))))
 
 
-def _outcomes(items: Iterable[Work]) -> Iterator[tuple[int, Any]]:
-    for work in items:
-        if work.undoes is None and work.status is WorkStatus.SUCCEEDED:
-            yield work.item, (work.result or {}).get("outputs") or {}
+def _outcomes(count: int, items: Iterable[Work]) -> Iterator[tuple[int, Any]]:
+    """The last item in each place tells: before a redrive there may have been others, and more of them."""
+    latest = {work.item: work for work in items if work.undoes is None}
+    for item, work in latest.items():
+        if item < count and work.status is WorkStatus.SUCCEEDED:
+            yield item, (work.result or {}).get("outputs") or {}
