@@ -56,11 +56,11 @@ async def test_after_thirty_days_a_flow_is_gone(
 async def test_payloads_go_before_the_flow(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
     clock = MovableClock()
     api = connect(await start_node(clock, payload_retention_ms=HOUR, retention_ms=24 * HOUR))
-    init, metadata = {"secret": 1}, {"secret": 2}
+    init, metadata = {"name": "secret"}, {"note": "secret"}  # names are the plan's, and stay with it
     flow_id, received = await dispatched(
         api, endpoint, start={"init": init, "metadata": metadata, "labels": {"k": "v"}}
     )
-    (await api.complete(received, {**SUCCESS, "outputs": {"secret": 3}})).ok()
+    (await api.complete(received, {**SUCCESS, "outputs": {"given": "secret"}})).ok()
     before = await api.flow(flow_id)
     clock.advance(minutes=61)
 
@@ -77,7 +77,7 @@ async def test_payloads_go_before_the_flow(start_node: StartNode, connect: Conne
     assert await api.events(flow_id) == []
     listed = (await api.get("/api/v1/flows", label="k:v")).ok()["flows"]
     assert [(each["flow_id"], each["pruned_at"]) for each in listed] == [(flow_id, flow["pruned_at"])]
-    for report in ({**SUCCESS, "outputs": {"secret": 3}}, {"success": False, "error": "other"}):
+    for report in ({**SUCCESS, "outputs": {"given": "secret"}}, {"success": False, "error": "other"}):
         details = (await api.complete(received, report)).refused(400, "ALREADY_SUCCEEDED")
         assert details["same_result"] is None, "nobody knows any more"
     (await api.post(f"/api/v1/flows/{flow_id}/cancel")).refused(409, "FLOW_FINAL")

@@ -60,7 +60,9 @@ def shapes(draw: st.DrawFn, step_id: str, steps: list[str]) -> Shape:
     roles = draw(st.lists(st.sampled_from("rrooO---"), min_size=len(NAMES), max_size=len(NAMES)))
     named = dict(zip(NAMES, roles, strict=True))
     others = [other for other in steps if other != step_id]
-    waits = draw(st.lists(st.sampled_from(others), unique=True, max_size=3)) if others and draw(_RARELY) else []
+    waits: list[str] = []
+    if len(others) > 0 and draw(_RARELY):
+        waits = draw(st.lists(st.sampled_from(others), unique=True, max_size=3))
     return Shape(
         required=frozenset(name for name, role in named.items() if role == "r"),
         optional={name: draw(st.sampled_from([None, 5_000])) for name, role in named.items() if role == "O"},
@@ -70,7 +72,7 @@ def shapes(draw: st.DrawFn, step_id: str, steps: list[str]) -> Shape:
     )
 
 
-_RARELY = st.sampled_from([False, False, False, True])
+_RARELY: st.SearchStrategy[bool] = st.sampled_from([False, False, False, True])
 
 
 @st.composite

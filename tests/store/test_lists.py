@@ -126,7 +126,7 @@ async def test_a_flow_and_its_result(store: Store) -> None:
 async def test_a_flow_without_a_plan(store: Store) -> None:
     await write(store, new_records(flow_record(), flow_inputs()))
     [row] = await store.read("get_flow", flow_id="flow")
-    assert row[-5:] == ("{}", None, None, None, None)
+    assert row[-6:] == ("{}", None, None, None, None, None)
 
 
 async def test_the_steps_of_a_flow(store: Store) -> None:
@@ -134,9 +134,20 @@ async def test_the_steps_of_a_flow(store: Store) -> None:
     waiting = step_run(StepStatus.PENDING, step_id="a", goal=False, due_at=NOW + 5, items=0, started_at=NOW + 1)
     await write(store, new_records(failed, waiting, step_run(flow_id="other")))
     assert await store.read("get_flow_steps", flow_id="flow") == [
-        ("b", "failed", True, "version", NOW, NOW + 1, 3, '{"code":"X"}', None, 2),
-        ("a", "pending", False, "version", NOW + 1, None, 0, None, NOW + 5, 0),
+        ("b", "failed", True, "version", NOW, NOW + 1, 3, '{"code":"X"}', None, 2, None),
+        ("a", "pending", False, "version", NOW + 1, None, 0, None, NOW + 5, 0, None),
     ]
+
+
+async def test_the_kind_of_a_step_is_told_whatever_its_definition_holds(store: Store) -> None:
+    nasty = {"x": {"role": "const", "value": "\x00 \\u0000"}}
+    versions = {kind: step_version(kind, kind=kind, attributes=nasty) for kind in ("sync", "async")}
+    changes = new_records(*(step_run(step_id=kind, version=each.version) for kind, each in versions.items()))
+    changes.current.update(versions)
+    changes.versions.update({each.version: each for each in versions.values()})
+    await write(store, changes)
+    rows = await store.read("get_flow_steps", flow_id="flow")
+    assert {row[0]: row[-1] for row in rows} == {"sync": "sync", "async": "async"}
 
 
 async def test_what_the_steps_of_some_flows_gave_in_the_order_of_their_end(store: Store) -> None:

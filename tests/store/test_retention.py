@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -26,11 +25,9 @@ from counterfoil.store.pruning import Pruned
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.world import World
 from tests.by_hand import Place, by_hand
-from tests.databases import NewDatabase
 from tests.store.backends import NewConnection, batch_of, find, load, write
 from tests.store.nodes import CONTEXT, Pair, register, success
 from tests.store.records import NOW, Written, flow_inputs, flow_record, new_records, step_run, work_item
-from tests.store.schemas import PostgresDatabase, SqliteDatabase
 
 OLD = NOW - 1_000
 TABLES = ("flows", "flow_inputs", "flow_labels", "flow_steps", "work", "journal", "cancel_calls")
@@ -55,14 +52,22 @@ async def add_ended(store: Store, *names: str, finished_at: int = OLD, **fields:
                     "status": FlowStatus.FAILED,
                     "flow_id": name,
                     "open_steps": 0,
-                    "outputs": {"secret": 1},
                     "error": {"code": "STEP_FAILED", "message": "kept"},
                     "created_at": OLD - 9,
                     "finished_at": finished_at,
                     **fields,
                 }
             ),
-            step_run(StepStatus.FAILED, flow_id=name, version=version, open_items=0, items=2, finished_at=finished_at),
+            step_run(
+                StepStatus.FAILED,
+                flow_id=name,
+                version=version,
+                open_items=0,
+                items=2,
+                finished_at=finished_at,
+                outputs={"secret": 1},
+                error={"code": "STEP_FAILED", "message": "secret \0"},
+            ),
             work_item(
                 WorkStatus.SUCCEEDED,
                 work_id=f"{name}-good",
@@ -70,6 +75,7 @@ async def add_ended(store: Store, *names: str, finished_at: int = OLD, **fields:
                 version=version,
                 result={"success": True, "outputs": {"secret": 2}, "error": None},
                 message="secret",
+                arguments={"secret": 6},
             ),
             work_item(
                 WorkStatus.FAILED,
@@ -204,8 +210,8 @@ async def test_what_a_flow_carried_goes_and_the_rest_stays(store: Store) -> None
     assert await store.read("get_flow", flow_id="other") == untouched
     [row] = await store.read("get_flow", flow_id="old")
     assert row == (
-        *("old", "failed", '["step"]', OLD - 9, None, '{"code":"STEP_FAILED","message":"kept"}', OLD),
-        *("{}", "{}", '{"team":"old","a:b":"ü"}', NOW),
+        *("old", "failed", '["step"]', OLD - 9, '{"code":"STEP_FAILED","message":"kept"}', OLD),
+        *("{}", '{"team":"old","a:b":"ü"}', "{}", '{"pruned":true}', None, None, None, None, NOW),
     )
     everything = [
         by_hand(place_of(store), f"SELECT * FROM {table} WHERE flow_id = 'old'")
@@ -311,34 +317,6 @@ async def test_what_a_node_remembers_of_a_flow_that_is_gone_does_no_harm(store: 
     assert await there.outcome(success(work_id, 1)) == "accepted"
     assert await there.commit.submit(pruning("flow", cutoff=NOW)) == [True]
     assert await here.outcome(success(work_id, 1)) == "UNKNOWN_RECEIPT"
-
-
-# ------------------------------------------------------------------------------------------------ the schema
-
-
-async def test_a_database_of_before_is_migrated_to_the_same(
-    store: Store, tmp_path: Path, new_database: NewDatabase
-) -> None:
-    """What the last migration adds, taken out of the schema again: with it, nothing differs from a fresh one."""
-
-    async def empty(name: str) -> SqliteDatabase | PostgresDatabase:
-        if isinstance(store, SqliteStore):
-            return SqliteDatabase(tmp_path / name)
-        return await PostgresDatabase.at(new_database(empty=True))
-
-    fresh, migrated = await empty("fresh.db"), await empty("migrated.db")
-    text = fresh.fresh_schema()
-    before = text[: text.index("\n-- When each step with a rate limit")]
-    for column in (",\n    pruned_at   INTEGER", ",\n    pruned_at   BIGINT"):
-        before = before.replace(column, "")
-    assert "pruned_at" not in before
-    await fresh.migrate(NOW)
-    await migrated.migrate(NOW, fresh.present - 1, {}, before)
-    assert await migrated.catalogue() != await fresh.catalogue()
-    assert await migrated.migrate(NOW + 1) == fresh.present - 1
-    assert await migrated.catalogue() == await fresh.catalogue()
-    for database in (fresh, migrated):
-        await database.close()
 
 
 def test_records_of_a_batch_say_whether_anything_is_pruned() -> None:

@@ -235,7 +235,6 @@ def test_an_attribute_that_does_not_fit_its_role_names_the_field(attribute: dict
         ({**INNER, "endpoint": None, "flow": {**INNER["flow"], "inputs": {"x": "text"}}}, "flow.inputs"),
         ({**INNER, "endpoint": None, "flow": {**INNER["flow"], "outputs": {"mine": "x"}}}, "flow.outputs"),
         ({**INNER, "endpoint": None, "flow": {"goals": ["a"]}}, "flow.outputs"),
-        ({"fan_out": {"mode": "zip"}}, "fan_out"),
         ({"predicate": "inputs."}, "predicate"),
         ({"predicate": "inputs.b > 1", "attributes": {"a": A_REQUIRED}}, "predicate"),
     ],

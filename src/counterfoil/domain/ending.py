@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.events import Event, EventType, step_event
 from counterfoil.domain.flows import arguments_for
 from counterfoil.domain.keys import undoing_key
 from counterfoil.domain.model import UNDOING, CancelCall, StepRun, Work
-from counterfoil.domain.running import send, step_event, undone_work
+from counterfoil.domain.running import send, undone_work
 from counterfoil.domain.states import FINAL_FLOWS, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.view import FlowView
 from counterfoil.domain.work import cancel
@@ -59,8 +59,9 @@ def _cancel_work(view: FlowView, open_work: Iterable[Work], now: int, reason: st
         view.record(cancel(work, now, reason))
         definition = view.version(work.version).definition
         if definition.kind == "flow" and work.status is WorkStatus.ACTIVE:
-            if view.flow(work.work_id).status not in FINAL_FLOWS:  # the inner flow is named after its work item
-                end_early(view, work.work_id, now, "cancelled", reason, compensate=compensate)
+            assert work.child_flow_id is not None
+            if view.flow(work.child_flow_id).status not in FINAL_FLOWS:
+                end_early(view, work.child_flow_id, now, "cancelled", reason, compensate=compensate)
         elif definition.cancel_url and work.attempt:
             view.call_later(_cancel_call(work, definition.cancel_url, now, reason))
 

@@ -59,6 +59,8 @@ class Work(Record):
     """The item that ended without success and that this one stands in for."""
     undoes: str | None = None
     """The item whose effect this one undoes; its arguments are then those of the other, with what that gave."""
+    child_flow_id: str | None = None
+    """The flow that it is, if its step is of kind ``flow``."""
 
 
 @dataclass(slots=True)

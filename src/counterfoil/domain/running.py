@@ -11,21 +11,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from counterfoil.domain.errors import CounterfoilError
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.events import Event, EventType, step_event
 from counterfoil.domain.fanning import FanOutError, fanned_out, gathered
 from counterfoil.domain.flows import arguments_for, declared_outputs, invalid_inputs
 from counterfoil.domain.keys import idempotency_key
 from counterfoil.domain.launch import Launch, launch
 from counterfoil.domain.model import StepRun, StepVersion, Work
 from counterfoil.domain.predicates import PredicateFailed
-from counterfoil.domain.states import StepStatus, WorkStatus
+from counterfoil.domain.reviving import revive
+from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps import DEEPEST_FLOW
 from counterfoil.domain.view import FlowView
 from counterfoil.domain.work import cancel, fail, work_event
-
-
-def step_event(step: StepRun, event_type: EventType, now: int, data: dict[str, Any]) -> Event:
-    return Event(event_type, now, step.flow_id, step.step_id, data=data)
 
 
 def start_step(view: FlowView, step: StepRun, now: int) -> list[str]:
@@ -178,34 +175,51 @@ def send(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str
 
 
 def _delegate(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str]:
-    """The other flow is named after the work item that it is: whoever knows one knows both."""
-    definition = version.definition
-    assert definition.flow is not None
-    parent = view.flow(work.flow_id).parent
-    depth = 1 if parent is None else parent["depth"] + 1
+    """The item is a flow from now on: a new one, or the one that an earlier item was, which goes on then."""
+    depth = 1 + (view.flow(work.flow_id).parent or {"depth": 0})["depth"]
+    parent = {"flow_id": work.flow_id, "step_id": work.step_id, "work_id": work.work_id, "depth": depth}
+    earlier = _child_to_revive(view, work)
+    if earlier is not None:
+        view.record(work_event(work, EventType.WORK_DELEGATED, now, {"child_flow_id": earlier}))
+        revive(view, earlier, now, parent)
+        return [earlier]
     view.record(work_event(work, EventType.WORK_DELEGATED, now, {"child_flow_id": work.work_id}))
     work = view.work(work.work_id)
     if depth > DEEPEST_FLOW:
         message = f"flows lie in each other more than {DEEPEST_FLOW} deep"
         view.record(fail(work, now, "FLOW_TOO_DEEP", message, "flow"))
         return []
-    inputs = view.inputs(work.flow_id)
+    try:
+        launch(view, _child(view, work, version, parent), now)
+    except CounterfoilError as refusal:
+        view.record(fail(work, now, refusal.code, f"the flow inside cannot start: {refusal.message}", "flow"))
+        return []
+    return [work.work_id]
+
+
+def _child_to_revive(view: FlowView, work: Work) -> str | None:
+    """The flow that an earlier item in its place was, unless it never began, or completed with the wrong outputs."""
+    if work.redrive_of is None:
+        return None
+    child_id = view.work(work.redrive_of).child_flow_id
+    child = None if child_id is None else view.find_flow(child_id)
+    return child_id if child is not None and child.status in (FlowStatus.FAILED, FlowStatus.CANCELLED) else None
+
+
+def _child(view: FlowView, work: Work, version: StepVersion, parent: dict[str, Any]) -> Launch:
+    """A flow is named after the first work item that it is."""
+    definition, inputs = version.definition, view.inputs(work.flow_id)
+    assert definition.flow is not None
     arguments = work.arguments if work.arguments is not None else arguments_for(definition, inputs.init)
-    child = Launch(
+    return Launch(
         flow_id=work.work_id,
         goals=list(definition.flow.goals),
         init={name: arguments[source] for name, source in definition.flow.inputs.items()},
         metadata=inputs.metadata,
         labels=inputs.labels,
         options={key: value for key, value in inputs.options.items() if key == "compensate"},
-        parent={"flow_id": work.flow_id, "step_id": work.step_id, "work_id": work.work_id, "depth": depth},
+        parent=parent,
     )
-    try:
-        launch(view, child, now)
-    except CounterfoilError as refusal:
-        view.record(fail(work, now, refusal.code, f"the flow inside cannot start: {refusal.message}", "flow"))
-        return []
-    return [child.flow_id]
 
 
 def release_items(view: FlowView, step: StepRun, version: StepVersion, now: int) -> list[str]:

@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from counterfoil.domain.ending import cancel_items, end_early, go_on_undoing
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.events import Event, EventType, step_event
 from counterfoil.domain.model import Flow, StepRun, StepVersion, Work
 from counterfoil.domain.readiness import Blocked, Ready, Skipped, readiness
 from counterfoil.domain.results import StepResult
-from counterfoil.domain.running import outputs_of, release_items, start_step, step_event
+from counterfoil.domain.running import outputs_of, release_items, start_step
 from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, OPEN_STEPS, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.view import FlowView
 from counterfoil.domain.work import child_failed, child_succeeded
@@ -69,7 +69,7 @@ class _Settling:
             return
         for work in view.touched_work(flow_id):
             if work.undoes is None:
-                self._count(work)
+                self._count(work.step_id, work)
         for step_id in look_at:
             self._look(step_id)
         while self._ended and self._is_active():
@@ -85,19 +85,30 @@ class _Settling:
 
     # Steps under way ----------------------------------------------------------------------------------------------
 
-    def _count(self, work: Work) -> None:
-        """What the state of an item means for its step."""
-        step = self._step(work.step_id)
+    def _count(self, step_id: str, last: Work | None) -> None:
+        """What the states of its items mean for a step that is under way. ``last``: the one that has changed."""
+        step = self._step(step_id)
         if step.status is not StepStatus.ACTIVE or not self._is_active():
             return
         version = self._view.version(step.version)
-        if step.failed_items and version.definition.fail_fast:
-            if work.status is WorkStatus.FAILED:
-                self._fail(step, work)
+        fail_fast = version.definition.fail_fast
+        waiting = 0
+        while step.waiting_items != waiting and not (step.failed_items and fail_fast):
+            waiting = step.waiting_items
+            self.children += release_items(self._view, step, version, self._now)  # some may end at once, without a flow
+            step = self._step(step_id)
+        if step.failed_items and fail_fast:
+            self._fail(step, self._failed_item(step_id))
         elif step.open_items == 0:
-            self._complete(step, version, work)
-        elif step.waiting_items:
-            self.children += release_items(self._view, step, version, self._now)
+            self._complete(step, version, last)
+
+    def _failed_item(self, step_id: str) -> Work:
+        """The first that failed just now: no step goes on after that."""
+        return next(
+            work
+            for work in self._view.touched_work(self._flow_id)
+            if work.step_id == step_id and work.undoes is None and work.status is WorkStatus.FAILED
+        )
 
     def _fail(self, step: StepRun, work: Work) -> None:
         if step.open_items:
@@ -181,17 +192,8 @@ class _Settling:
         if step.status in FINAL_STEPS:
             self._after(step.step_id)
             return
-        if step.open_items == 0:  # all its items were skipped, or there are none
-            self._complete(step, self._view.version(step.version), None)
-        else:
-            self._count_new(step)
+        self._count(step.step_id, None)  # all may have ended already: skipped, or flows that could not be planned
         self._let_go_of_sources(step.step_id)
-
-    def _count_new(self, step: StepRun) -> None:
-        """An item may have ended before it began: a flow that could not be planned."""
-        for work in self._view.touched_work(self._flow_id):
-            if work.step_id == step.step_id and work.undoes is None and work.status is WorkStatus.FAILED:
-                self._count(work)
 
     # Steps that nobody needs any more -----------------------------------------------------------------------------
 

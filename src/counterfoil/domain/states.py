@@ -72,7 +72,7 @@ FLOW_MOVES: dict[FlowStatus, frozenset[FlowStatus]] = {
     FlowStatus.COMPENSATING: frozenset({FlowStatus.FAILED, FlowStatus.CANCELLED}),
     FlowStatus.COMPLETED: frozenset(),
     FlowStatus.FAILED: frozenset({FlowStatus.ACTIVE}),
-    FlowStatus.CANCELLED: frozenset(),
+    FlowStatus.CANCELLED: frozenset({FlowStatus.ACTIVE}),  # one inside another, when that is redriven
 }
 
 FINAL_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED})

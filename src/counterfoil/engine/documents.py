@@ -50,7 +50,7 @@ def registered_step(
 
 def listed_flow(row: Row, outputs: Document) -> Document:
     """A flow in a list: its own state, without its steps."""
-    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels, pruned_at = row
+    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent = row
     return {
         "flow_id": flow_id,
         "status": status,
@@ -62,6 +62,7 @@ def listed_flow(row: Row, outputs: Document) -> Document:
         "created_at": rfc3339(created_at),
         "finished_at": optional_rfc3339(finished_at),
         "pruned_at": optional_rfc3339(pruned_at),
+        "parent": _parent_document(parent),
     }
 
 
@@ -79,14 +80,13 @@ def whole_flow(row: Row, outputs: Document) -> Document:
     _, status, goals, created_at, error, finished_at, metadata, labels, init, options, parent, deadline_at = row[:12]
     compensation, plan, pruned_at = row[12:]
     listed = listed_flow(
-        (0, row[0], status, goals, created_at, error, finished_at, metadata, labels, pruned_at), outputs
+        (0, row[0], status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent), outputs
     )
     undone = parse_json(compensation)["steps"] if compensation is not None else []
     return {
         **listed,
         "init": fragment(init),
         "plan": _plan_document(plan, goals, init),
-        "parent": _parent_document(parent),
         "deadline_at": optional_rfc3339(deadline_at),
         "options": fragment(options),
         "compensation": [{"step_id": step["step_id"], "status": step["status"]} for step in undone],
@@ -132,17 +132,10 @@ def flow_step_document(row: Row) -> Document:
     }
 
 
-def work_in_flow(row: Row, step: Document) -> Document:
-    """A work item in the document of its flow: one that is a flow itself names that."""
-    document = work_document(row)
-    is_flow = step["kind"] == "flow" and document["attempt"] > 0 and document["undoes"] is None
-    return {**document, "child_flow_id": document["work_id"] if is_flow else None}
-
-
 def work_document(row: Row) -> Document:
     (_, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
      result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of,
-     undoes) = row  # fmt: skip
+     undoes, child_flow_id) = row  # fmt: skip
     waits = status in ("pending", "not_completed")
     return {
         "work_id": work_id,
@@ -161,6 +154,7 @@ def work_document(row: Row) -> Document:
         "idempotency_key": idempotency_key,
         "redrive_of": redrive_of,
         "undoes": undoes,
+        "child_flow_id": child_flow_id,
         "created_at": rfc3339(created_at),
         "sent_at": optional_rfc3339(sent_at),
         "acknowledged_at": optional_rfc3339(acknowledged_at),

@@ -33,7 +33,6 @@ from counterfoil.engine.documents import (
     step_document,
     whole_flow,
     work_document,
-    work_in_flow,
 )
 from counterfoil.engine.feed import Feed
 from counterfoil.store.commit import StoreFailure
@@ -75,8 +74,7 @@ class Queries:
         rows = await self._read("get_flow_steps", flow_id=flow_id)
         steps = {row[0]: flow_step_document(row) for row in rows}
         for row in await self._read("work_of_flow", flow_id=flow_id):
-            step = steps[row[3]]
-            step["work"].append(work_in_flow(row, step))
+            steps[row[3]]["work"].append(work_document(row))
         return steps
 
     async def _outputs(self, flow_ids: list[str]) -> dict[str, Document]:

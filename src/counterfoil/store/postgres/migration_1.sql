@@ -38,7 +38,8 @@ FROM (
 ) AS told
 WHERE flow_steps.flow_id = told.flow_id AND flow_steps.step_id = told.step_id;
 
-ALTER TABLE work ADD COLUMN arguments TEXT, ADD COLUMN redrive_of TEXT COLLATE "C", ADD COLUMN undoes TEXT COLLATE "C";
+ALTER TABLE work ADD COLUMN arguments TEXT, ADD COLUMN redrive_of TEXT COLLATE "C", ADD COLUMN undoes TEXT COLLATE "C",
+    ADD COLUMN child_flow_id TEXT COLLATE "C";
 CREATE INDEX work_failed ON work (step_id, recorded_at) WHERE status = 'failed';
 
 -- When flows start by themselves. The next tick, which is null while a schedule is paused, moves on in the transaction

@@ -10,7 +10,7 @@
 SELECT
     w.work_id, w.flow_id, w.step_id, w.item, w.version, w.status, w.attempt, w.idempotency_key, w.lane, w.created_at,
     w.due_at, w.deadline_at, w.owner, w.first_sent_at, w.sent_at, w.acknowledged_at, w.progress, w.message, w.hold,
-    w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes,
+    w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes, w.child_flow_id,
     s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
     s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives,
     f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation,
@@ -210,16 +210,16 @@ SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING;
 
 -- name: insert_flows
 INSERT INTO flows (
-    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, created_at, plan, parent
+    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, created_at, plan
 )
 SELECT * FROM unnest(
-    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[],
-    $9::text[], $10::text[]
+    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
+    $9::bigint[], $10::text[]
 );
 
 -- name: update_flows
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active; and
--- whatever several of these moves in one batch come to.
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed, cancelled ->
+-- active; and whatever several of these moves in one batch come to.
 -- Every flow of which anything changes is written: one without a status keeps all that it has, and its revision rises.
 UPDATE flows SET
     status = coalesce(change.status, flows.status),
@@ -228,16 +228,17 @@ UPDATE flows SET
     finished_at = CASE WHEN change.status IS NULL THEN flows.finished_at ELSE change.finished_at END,
     deadline_at = CASE WHEN change.status IS NULL THEN flows.deadline_at ELSE change.deadline_at END,
     compensation = CASE WHEN change.status IS NULL THEN flows.compensation ELSE change.compensation END,
+    parent = CASE WHEN change.status IS NULL THEN flows.parent ELSE change.parent END,
     revision = change.revision + 1
 FROM unnest(
-    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[]
-) AS change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation, revision)
+    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::bigint[]
+) AS change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, revision)
 WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision AND CASE change.status
-    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
+    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
     ELSE change.status IS NULL
 END;
 
@@ -288,13 +289,13 @@ END);
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
     deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at,
-    arguments, redrive_of, undoes
+    child_flow_id, arguments, redrive_of, undoes
 )
 SELECT * FROM unnest(
     $1::text[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::integer[], $8::text[], $9::text[],
     $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[],
     $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::bigint[], $23::text[], $24::text[],
-    $25::text[]
+    $25::text[], $26::text[]
 );
 
 -- name: update_work
@@ -303,13 +304,14 @@ UPDATE work SET
     status = change.status, attempt = change.attempt, due_at = change.due_at, deadline_at = change.deadline_at,
     owner = change.owner, first_sent_at = change.first_sent_at, sent_at = change.sent_at,
     acknowledged_at = change.acknowledged_at, progress = change.progress, message = change.message,
-    hold = change.hold, result = change.result, error = change.error, recorded_at = change.recorded_at
+    hold = change.hold, result = change.result, error = change.error, recorded_at = change.recorded_at,
+    child_flow_id = change.child_flow_id
 FROM unnest(
     $1::text[], $2::text[], $3::integer[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[], $16::text[]
 ) AS change (
     work_id, status, attempt, due_at, deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message,
-    hold, result, error, recorded_at
+    hold, result, error, recorded_at, child_flow_id
 )
 WHERE work.work_id = change.work_id AND CASE change.status
     WHEN 'pending' THEN work.status IN ('pending', 'held')
@@ -445,8 +447,9 @@ JOIN flow_steps AS s ON s.flow_id = wanted.flow_id AND s.outputs IS NOT NULL
 ORDER BY s.flow_id, s.finished_at, s.step_id;
 
 -- name: get_flow_steps
+-- The kind of a step, if it says one, stands first in its definition, which may hold what PostgreSQL reads no JSON with.
 SELECT s.step_id, s.status, s.goal, s.version, s.started_at, s.finished_at, s.items, s.error, s.due_at, s.redrives,
-    v.definition::json ->> 'kind'
+    substring(v.definition FROM '^\{"kind":"([a-z]+)"')
 FROM flow_steps s LEFT JOIN step_versions v ON v.version = s.version
 WHERE s.flow_id = :flow_id ORDER BY s.started_at NULLS FIRST, s.step_id;
 
@@ -456,7 +459,7 @@ SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
-    f.pruned_at
+    f.pruned_at, f.parent
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:status::text IS NULL OR f.status = :status)
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -472,7 +475,7 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
-    f.pruned_at
+    f.pruned_at, f.parent
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -487,18 +490,21 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: work_of_flow
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work WHERE flow_id = :flow_id ORDER BY flow_id, step_id, item;
 
 -- name: get_work
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work WHERE work_id = :work_id;
 
 -- name: list_work
 -- Oldest first. Each filter is off while its parameter is null.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work
 WHERE ordinal > coalesce(:after::bigint, 0)
     AND (:status::text IS NULL OR status = :status)
@@ -508,7 +514,8 @@ ORDER BY ordinal LIMIT :limit;
 -- name: list_overdue_work
 -- Open work whose time has come but that has not moved: by the partial indexes, so ended work costs nothing.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM (
     SELECT * FROM work WHERE status = 'active' AND due_at <= :now
     UNION ALL

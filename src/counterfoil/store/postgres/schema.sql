@@ -121,7 +121,8 @@ CREATE TABLE work (
     recorded_at     BIGINT,
     arguments       TEXT,
     redrive_of      TEXT COLLATE "C",
-    undoes          TEXT COLLATE "C"
+    undoes          TEXT COLLATE "C",
+    child_flow_id   TEXT COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX work_of_flow ON work (flow_id, step_id, item);
 -- What may be sent, lane by lane, the longest due first.

@@ -61,6 +61,7 @@ CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 ALTER TABLE work ADD COLUMN arguments TEXT;
 ALTER TABLE work ADD COLUMN redrive_of TEXT;
 ALTER TABLE work ADD COLUMN undoes TEXT;
+ALTER TABLE work ADD COLUMN child_flow_id TEXT;
 CREATE INDEX work_failed ON work (step_id, recorded_at) WHERE status = 'failed';
 
 -- When flows start by themselves. The next tick, which is null while a schedule is paused, moves on in the transaction

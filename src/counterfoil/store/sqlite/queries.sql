@@ -8,7 +8,7 @@
 SELECT json_group_array(json_array(
     w.work_id, w.flow_id, w.step_id, w.item, w.version, w.status, w.attempt, w.idempotency_key, w.lane, w.created_at,
     w.due_at, w.deadline_at, w.owner, w.first_sent_at, w.sent_at, w.acknowledged_at, w.progress, w.message, w.hold,
-    w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes,
+    w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes, w.child_flow_id,
     s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
     s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives,
     f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation
@@ -209,26 +209,26 @@ SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL ON CONFLICT DO NOTHING;
 
 -- name: insert_flows
 INSERT INTO flows (
-    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, created_at, plan, parent
+    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, created_at, plan
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_flows
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active; and
--- whatever several of these moves in one batch come to.
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed, cancelled ->
+-- active; and whatever several of these moves in one batch come to.
 UPDATE flows SET
     status = change.status, open_steps = change.open_steps, error = change.error, finished_at = change.finished_at,
-    deadline_at = change.deadline_at, compensation = change.compensation
+    deadline_at = change.deadline_at, compensation = change.compensation, parent = change.parent
 FROM (
-    WITH change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation) AS (VALUES :rows)
+    WITH change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent) AS (VALUES :rows)
     SELECT * FROM change
 ) AS change
 WHERE flows.flow_id = change.flow_id AND CASE change.status
-    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed')
+    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
+    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
 END;
 
 -- name: insert_inputs
@@ -274,7 +274,7 @@ END);
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
     deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at,
-    arguments, redrive_of, undoes
+    child_flow_id, arguments, redrive_of, undoes
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
@@ -284,11 +284,12 @@ UPDATE work SET
     status = change.status, attempt = change.attempt, due_at = change.due_at, deadline_at = change.deadline_at,
     owner = change.owner, first_sent_at = change.first_sent_at, sent_at = change.sent_at,
     acknowledged_at = change.acknowledged_at, progress = change.progress, message = change.message,
-    hold = change.hold, result = change.result, error = change.error, recorded_at = change.recorded_at
+    hold = change.hold, result = change.result, error = change.error, recorded_at = change.recorded_at,
+    child_flow_id = change.child_flow_id
 FROM (
     WITH change (
         work_id, status, attempt, due_at, deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message,
-        hold, result, error, recorded_at
+        hold, result, error, recorded_at, child_flow_id
     ) AS (VALUES :rows) SELECT * FROM change
 ) AS change
 WHERE work.work_id = change.work_id AND CASE change.status
@@ -422,7 +423,7 @@ SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
-    f.pruned_at
+    f.pruned_at, f.parent
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:before IS NULL OR f.ordinal < :before)
     AND (:status IS NULL OR f.status = :status)
@@ -438,7 +439,7 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
-    f.pruned_at
+    f.pruned_at, f.parent
 FROM flows AS f INDEXED BY flows_not_completed JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'
     AND (:before IS NULL OR f.ordinal < :before)
@@ -453,18 +454,21 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: work_of_flow
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work WHERE flow_id = :flow_id ORDER BY flow_id, step_id, item;
 
 -- name: get_work
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work WHERE work_id = :work_id;
 
 -- name: list_work
 -- Oldest first. Each filter is off while its parameter is null.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work
 WHERE (:after IS NULL OR ordinal > :after)
     AND (:status IS NULL OR status = :status)
@@ -474,7 +478,8 @@ ORDER BY ordinal LIMIT :limit;
 -- name: list_overdue_work
 -- Open work whose time has come but that has not moved: by the partial indexes, so ended work costs nothing.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work
 WHERE ordinal IN (
         SELECT ordinal FROM work WHERE status = 'active' AND due_at <= :now

@@ -117,7 +117,8 @@ CREATE TABLE work (
     recorded_at     INTEGER,
     arguments       TEXT,
     redrive_of      TEXT,
-    undoes          TEXT
+    undoes          TEXT,
+    child_flow_id   TEXT
 ) STRICT;
 CREATE INDEX work_of_flow ON work (flow_id, step_id, item);
 -- What may be sent, lane by lane, the longest due first.
