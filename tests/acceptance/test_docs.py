@@ -106,6 +106,12 @@ async def eventful_plans(api: Api, endpoint: StepEndpoint) -> list[str]:
     outer = await api.start("inner", init={"n": [1]})
     assert (await api.final(outer))["status"] == "completed"
     child = (await api.flow(outer))["steps"]["inner"]["work"][0]["child_flow_id"]
+    await api.put_step("wrong", no, kind="sync")
+    (await api.request("PUT", "/api/v1/steps/around", json={"kind": "flow", "flow": {"goals": ["wrong"]}})).ok(201)
+    around = await api.start("around")
+    assert (await api.final(around))["status"] == "failed"
+    (await api.post(f"/api/v1/flows/{around}/redrive")).ok()
+    revived = (await api.flow(around))["steps"]["around"]["work"][0]["child_flow_id"]
 
     await api.put_step("later", later, attributes={"z": gives})
     patient = {"role": "optional", "timeout_ms": 60_000}
@@ -133,7 +139,7 @@ async def eventful_plans(api: Api, endpoint: StepEndpoint) -> list[str]:
     (await api.post(f"/api/v1/flows/{stopped}/cancel")).ok()
     for flow_id in (fanned, skipped, waited):
         assert (await api.final(flow_id))["status"] == "completed"
-    return [fanned, skipped, outer, child, waited, redriven, stopped]
+    return [fanned, skipped, outer, child, around, revived, waited, redriven, stopped]
 
 
 async def test_the_journal_is_as_its_reference_says(api: Api, endpoint: StepEndpoint) -> None:
