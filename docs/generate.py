@@ -88,7 +88,7 @@ FLOW_WHEN: dict[tuple[FlowStatus, FlowStatus], str] = {
     (FlowStatus.COMPENSATING, FlowStatus.FAILED): "the undoing has ended",
     (FlowStatus.COMPENSATING, FlowStatus.CANCELLED): "the undoing has ended, or somebody cancelled that as well",
     (FlowStatus.FAILED, FlowStatus.ACTIVE): "redriven",
-    (FlowStatus.CANCELLED, FlowStatus.ACTIVE): "inside another flow that failed, when that is redriven",
+    (FlowStatus.CANCELLED, FlowStatus.ACTIVE): "it lies inside another flow, and that was redriven",
 }
 REPLY_WHEN: dict[ReplyCode, str] = {
     ReplyCode.ENDPOINT_UNAVAILABLE: "the endpoint answered 408, 425, 429 or 5xx",

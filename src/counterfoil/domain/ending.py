@@ -14,7 +14,7 @@ from counterfoil.domain.events import Event, EventType, step_event
 from counterfoil.domain.flows import arguments_for
 from counterfoil.domain.keys import undoing_key
 from counterfoil.domain.model import UNDOING, CancelCall, StepRun, Work
-from counterfoil.domain.running import send
+from counterfoil.domain.running import send, undone_work
 from counterfoil.domain.states import FINAL_FLOWS, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.view import FlowView
 from counterfoil.domain.work import cancel
@@ -120,7 +120,7 @@ def go_on_undoing(view: FlowView, flow_id: str, now: int) -> None:
 def _undo(view: FlowView, step: StepRun, now: int) -> None:
     """One work item for each that succeeded, with what that was called with and what it gave."""
     all_items = view.work_of_step(step.flow_id, step.step_id)
-    undone = {work.undoes for work in all_items}
+    undone = undone_work(all_items)
     done = [
         work
         for work in all_items

@@ -130,10 +130,9 @@ def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _It
 def _earlier_items(view: FlowView, step: StepRun) -> tuple[dict[int, Work], Counter[int]]:
     """The last item in each place that was not undone, and how often something was undone there."""
     work_of_step = view.work_of_step(step.flow_id, step.step_id)
-    undone = {work.undoes for work in work_of_step if work.status is WorkStatus.SUCCEEDED}
+    undone = undone_work(work_of_step)
     times = Counter(work.item for work in work_of_step if work.work_id in undone)
-    items = {work.item: work for work in work_of_step if work.undoes is None}
-    return {item: work for item, work in items.items() if work.work_id not in undone}, times
+    return latest_items(work_of_step), times
 
 
 def _stays(work: Work, items: _Items) -> bool:
@@ -246,22 +245,34 @@ def release_items(view: FlowView, step: StepRun, version: StepVersion, now: int)
 def outputs_of(view: FlowView, step: StepRun, version: StepVersion, last: Work | None) -> dict[str, Any]:
     """What a step whose items have all ended gives: lists in the order of its input if it fans out.
 
-    ``last``: the item that ended last, if it is known. A step that does not fan out has but one.
+    ``last``: the item that ended last, if one has ended now. A step that does not fan out has but one; if none has
+    ended, that was kept over a redrive.
     """
     definition = version.definition
     if not definition.fans_out:
-        if last is None:  # a redrive keeps what succeeded before and could not be undone
-            items = view.work_of_step(step.flow_id, step.step_id)
-            last = [work for work in items if work.undoes is None and work.status is WorkStatus.SUCCEEDED][-1]
-        return declared_outputs(definition, (last.result or {}).get("outputs") or {})
+        if last is not None:
+            return declared_outputs(definition, (last.result or {}).get("outputs") or {})
+        kept = dict(_outcomes(1, view.work_of_step(step.flow_id, step.step_id)))  # over a redrive
+        return declared_outputs(definition, kept.get(0, {}))
     if not definition.outputs or not step.items:
         return gathered(definition, step.items, ())
     return dict(gathered(definition, step.items, _outcomes(step.items, view.work_of_step(step.flow_id, step.step_id))))
 
 
 def _outcomes(count: int, items: Iterable[Work]) -> Iterator[tuple[int, Any]]:
-    """The last item in each place tells: before a redrive there may have been others, and more of them."""
-    latest = {work.item: work for work in items if work.undoes is None}
-    for item, work in latest.items():
+    """Item and outputs of what succeeded. The last in each place tells: a redrive may have made fewer, and others."""
+    for item, work in latest_items(items).items():
         if item < count and work.status is WorkStatus.SUCCEEDED:
             yield item, (work.result or {}).get("outputs") or {}
+
+
+def latest_items(work_of_step: Iterable[Work]) -> dict[int, Work]:
+    """The last item in each place that was not undone."""
+    items = list(work_of_step)
+    undone = undone_work(items)
+    return {work.item: work for work in items if work.undoes is None and work.work_id not in undone}
+
+
+def undone_work(work_of_step: Iterable[Work]) -> set[str]:
+    """The items whose effect was taken back. An undoing that failed took nothing back."""
+    return {work.undoes for work in work_of_step if work.undoes is not None and work.status is WorkStatus.SUCCEEDED}
