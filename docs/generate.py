@@ -26,6 +26,8 @@ from counterfoil.domain.states import (
     FINAL_STEPS,
     FINAL_WORK,
     FLOW_MOVES,
+    REDRIVEN_FLOWS,
+    REDRIVEN_STEPS,
     STEP_MOVES,
     WORK_MOVES,
     FlowStatus,
@@ -48,11 +50,11 @@ LATER = "in a later version: "
 """Moves that the table has because the contract does, while nothing in this version makes them."""
 
 WORK_WHEN: dict[tuple[WorkStatus, WorkStatus], str] = {
-    (WorkStatus.PENDING, WorkStatus.ACTIVE): "claimed for its first attempt; the intent is committed",
+    (WorkStatus.PENDING, WorkStatus.ACTIVE): "claimed for its first attempt, or begun as a flow of its own",
     (WorkStatus.PENDING, WorkStatus.HELD): LATER + "an approval is needed first",
     (WorkStatus.PENDING, WorkStatus.SUCCEEDED): LATER + "a recorded result is reused",
     (WorkStatus.PENDING, WorkStatus.FAILED): LATER + "a policy blocks it",
-    (WorkStatus.PENDING, WorkStatus.CANCELLED): "the flow was cancelled, or failed elsewhere",
+    (WorkStatus.PENDING, WorkStatus.CANCELLED): "its predicate is false, or it is no longer wanted",
     (WorkStatus.HELD, WorkStatus.PENDING): LATER + "approved",
     (WorkStatus.HELD, WorkStatus.SUCCEEDED): LATER + "a late success of an earlier attempt",
     (WorkStatus.HELD, WorkStatus.FAILED): LATER + "rejected, expired, or a late failure",
@@ -60,29 +62,33 @@ WORK_WHEN: dict[tuple[WorkStatus, WorkStatus], str] = {
     (WorkStatus.ACTIVE, WorkStatus.SUCCEEDED): "a success was reported",
     (WorkStatus.ACTIVE, WorkStatus.FAILED): "a failure was reported, or no retry is left",
     (WorkStatus.ACTIVE, WorkStatus.NOT_COMPLETED): "given back, not delivered, unknown outcome, or a clock ran out",
-    (WorkStatus.ACTIVE, WorkStatus.CANCELLED): "the flow was cancelled, or failed elsewhere",
+    (WorkStatus.ACTIVE, WorkStatus.CANCELLED): "no longer wanted: the flow has ended, or others decided it",
     (WorkStatus.NOT_COMPLETED, WorkStatus.ACTIVE): "claimed for its next attempt when it is due",
     (WorkStatus.NOT_COMPLETED, WorkStatus.HELD): LATER + "the retry needs an approval",
     (WorkStatus.NOT_COMPLETED, WorkStatus.SUCCEEDED): "a late success of an earlier attempt",
     (WorkStatus.NOT_COMPLETED, WorkStatus.FAILED): "a late failure of an earlier attempt",
-    (WorkStatus.NOT_COMPLETED, WorkStatus.CANCELLED): "the flow was cancelled, or failed elsewhere",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.CANCELLED): "no longer wanted, as above",
 }
 STEP_WHEN: dict[tuple[StepStatus, StepStatus], str] = {
-    (StepStatus.PENDING, StepStatus.ACTIVE): LATER + "its inputs are there (now a step begins active)",
-    (StepStatus.PENDING, StepStatus.SKIPPED): LATER + "its predicate is false",
-    (StepStatus.PENDING, StepStatus.CANCELLED): LATER + "the flow ended before it began",
-    (StepStatus.ACTIVE, StepStatus.COMPLETED): "all its work succeeded",
-    (StepStatus.ACTIVE, StepStatus.FAILED): "a work item of it failed",
-    (StepStatus.ACTIVE, StepStatus.CANCELLED): "the flow was cancelled, or failed elsewhere",
+    (StepStatus.PENDING, StepStatus.ACTIVE): "its inputs are there, and its predicate holds",
+    (StepStatus.PENDING, StepStatus.SKIPPED): "its predicate is false, or a value will not come though nothing failed",
+    (StepStatus.PENDING, StepStatus.CANCELLED): "a value will not come because something failed, or the flow has ended",
+    (StepStatus.ACTIVE, StepStatus.COMPLETED): "all its work has ended, and none failed (or failures are collected)",
+    (StepStatus.ACTIVE, StepStatus.FAILED): "a work item of it failed, or its inputs or predicate are at fault",
+    (StepStatus.ACTIVE, StepStatus.CANCELLED): "the flow has ended, or enough others have completed",
+    (StepStatus.COMPLETED, StepStatus.PENDING): "redriven after it was undone",
+    (StepStatus.FAILED, StepStatus.PENDING): "redriven",
+    (StepStatus.CANCELLED, StepStatus.PENDING): "redriven",
 }
 FLOW_WHEN: dict[tuple[FlowStatus, FlowStatus], str] = {
-    (FlowStatus.ACTIVE, FlowStatus.COMPLETED): "every step has completed",
-    (FlowStatus.ACTIVE, FlowStatus.FAILED): "a goal failed: at once, what is still open is cancelled",
-    (FlowStatus.ACTIVE, FlowStatus.CANCELLED): "somebody cancelled it",
-    (FlowStatus.ACTIVE, FlowStatus.COMPENSATING): LATER + "it failed, and steps are undone",
-    (FlowStatus.COMPENSATING, FlowStatus.FAILED): LATER + "everything was undone",
-    (FlowStatus.COMPENSATING, FlowStatus.CANCELLED): LATER + "everything was undone after a cancellation",
-    (FlowStatus.FAILED, FlowStatus.ACTIVE): LATER + "redriven",
+    (FlowStatus.ACTIVE, FlowStatus.COMPLETED): "every step has ended, and no goal failed",
+    (FlowStatus.ACTIVE, FlowStatus.FAILED): "a goal failed, or the deadline has passed, and there is nothing to undo",
+    (FlowStatus.ACTIVE, FlowStatus.CANCELLED): "somebody cancelled it, or its deadline did",
+    (FlowStatus.ACTIVE, FlowStatus.COMPENSATING): "it fails, or is cancelled, and something must be undone first",
+    (FlowStatus.COMPENSATING, FlowStatus.FAILED): "the undoing has ended",
+    (FlowStatus.COMPENSATING, FlowStatus.CANCELLED): "the undoing has ended, or somebody cancelled that as well",
+    (FlowStatus.FAILED, FlowStatus.ACTIVE): "redriven",
+    (FlowStatus.CANCELLED, FlowStatus.ACTIVE): "it lies inside another flow, and that was redriven",
 }
 REPLY_WHEN: dict[ReplyCode, str] = {
     ReplyCode.ENDPOINT_UNAVAILABLE: "the endpoint answered 408, 425, 429 or 5xx",
@@ -131,11 +137,15 @@ def work_states() -> str:
 
 
 def step_states() -> str:
-    return states(STEP_MOVES, FINAL_STEPS, STEP_WHEN, StepStatus.ACTIVE)
+    again = frozenset({StepStatus.PENDING})
+    moves = {before: after | again if before in REDRIVEN_STEPS else after for before, after in STEP_MOVES.items()}
+    return states(moves, FINAL_STEPS, STEP_WHEN, StepStatus.PENDING)
 
 
 def flow_states() -> str:
-    return states(FLOW_MOVES, FINAL_FLOWS, FLOW_WHEN, FlowStatus.ACTIVE)
+    again = frozenset({FlowStatus.ACTIVE})
+    moves = {before: after | again if before in REDRIVEN_FLOWS else after for before, after in FLOW_MOVES.items()}
+    return states(moves, FINAL_FLOWS, FLOW_WHEN, FlowStatus.ACTIVE)
 
 
 def errors() -> str:

@@ -15,7 +15,8 @@ import structlog
 
 from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.time import Clock
-from counterfoil.engine import Engine, EngineContext, Limits, system_clock
+from counterfoil.domain.view import FlowRules
+from counterfoil.engine import Engine, EngineContext, Limits, Retention, system_clock
 from counterfoil.observability.logging import configure_logging
 from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler import SweepLoop
@@ -75,6 +76,8 @@ class Counterfoil:
             defaults=settings.work,
             retry_after_limit_ms=settings.retry_after_limit_ms,
             clock=self._clock,
+            rules=FlowRules(max_fan_out=settings.fan_out_limit),
+            retention=Retention(settings.retention_ms or None, settings.payload_retention_ms or None),
         )
         self._transport = HttpTransport(
             egress=EgressPolicy(settings.egress_allow, settings.egress_deny),

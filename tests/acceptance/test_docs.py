@@ -56,8 +56,8 @@ def documented_data() -> dict[str, tuple[set[str], set[str]]]:
     return found
 
 
-async def test_the_journal_is_as_its_reference_says(api: Api, endpoint: StepEndpoint) -> None:
-    """Flows that make every type of event at least once."""
+async def eventful_attempts(api: Api, endpoint: StepEndpoint) -> list[str]:
+    """Flows of one step, with all that can happen to an attempt."""
     work = {"max_retries": 1, "init_backoff_ms": 60_000, "max_backoff_ms": 60_000}
     flows = []
 
@@ -85,7 +85,66 @@ async def test_the_journal_is_as_its_reference_says(api: Api, endpoint: StepEndp
     await start("untold", cancel_url=endpoint.url("/deaf"))
     (await api.post(f"/api/v1/flows/{flows[-1]}/cancel")).ok()
     await api.until_event(flows[-1], "cancel_undelivered")
+    return flows
 
+
+async def eventful_plans(api: Api, endpoint: StepEndpoint) -> list[str]:
+    """Flows of several steps, with all that can happen to a step."""
+    endpoint.answer("/yes", Answer(body={"success": True, "outputs": {"x": 1, "y": 1}}))
+    endpoint.answer("/no", Answer(body={"success": False, "error": "no"}))
+    gives, takes = {"role": "output"}, {"role": "required"}
+    yes, no, later = endpoint.url("/yes"), endpoint.url("/no"), endpoint.url("/later")
+
+    many = {"attributes": {"n": {**takes, "for_each": True}}, "predicate": "inputs.n > 0", "kind": "sync"}
+    await api.put_step("many", yes, fan_out={"parallelism": 1}, **many)
+    fanned = await api.start("many", init={"n": [0, 1, 2]})
+    await api.put_step("unwanted", yes, predicate="false", kind="sync")
+    skipped = await api.start("unwanted")
+
+    inner = {"kind": "flow", "flow": {"goals": ["many"], "inputs": {"n": "n"}}, "attributes": {"n": takes}}
+    (await api.request("PUT", "/api/v1/steps/inner", json=inner)).ok(201)
+    outer = await api.start("inner", init={"n": [1]})
+    assert (await api.final(outer))["status"] == "completed"
+    child = (await api.flow(outer))["steps"]["inner"]["work"][0]["child_flow_id"]
+    await api.put_step("wrong", no, kind="sync")
+    (await api.request("PUT", "/api/v1/steps/around", json={"kind": "flow", "flow": {"goals": ["wrong"]}})).ok(201)
+    around = await api.start("around")
+    assert (await api.final(around))["status"] == "failed"
+    (await api.post(f"/api/v1/flows/{around}/redrive")).ok()
+    revived = (await api.flow(around))["steps"]["around"]["work"][0]["child_flow_id"]
+
+    await api.put_step("later", later, attributes={"z": gives})
+    patient = {"role": "optional", "timeout_ms": 60_000}
+    await api.put_step("patient", yes, kind="sync", attributes={"z": patient})
+    waited = await api.start("later", "patient", deadline_ms=3_600_000)
+    await api.until_event(waited, "step_waiting")
+    await api.succeed(await endpoint.received("/later"), z=1)
+
+    undone = {"kind": "sync", "attributes": {"x": gives}, "compensate": {"endpoint": yes}}
+    stuck = {"kind": "sync", "attributes": {"x": takes, "y": gives}, "compensate": {"endpoint": no}}
+    await api.put_step("undone", yes, **undone)
+    await api.put_step("stuck", yes, **stuck)
+    await api.put_step("broken", no, kind="sync", attributes={"y": takes, "z": gives})
+    await api.put_step("blocked", yes, kind="sync", attributes={"z": takes, "v": gives}, wait_for={"of": ["broken"]})
+    redriven = await api.start("blocked", deadline_ms=3_600_000)
+    assert (await api.final(redriven))["status"] == "failed"
+    (await api.post(f"/api/v1/flows/{redriven}/redrive")).ok()
+    assert (await api.final(redriven))["status"] == "failed"
+
+    slow = {"endpoint": endpoint.url("/slow"), "kind": "async"}
+    await api.put_step("undone", yes, **{**undone, "compensate": slow})
+    await api.put_step("last", no, kind="sync", attributes={"x": takes})
+    stopped = await api.start("last")
+    await endpoint.received("/slow")
+    (await api.post(f"/api/v1/flows/{stopped}/cancel")).ok()
+    for flow_id in (fanned, skipped, waited):
+        assert (await api.final(flow_id))["status"] == "completed"
+    return [fanned, skipped, outer, child, around, revived, waited, redriven, stopped]
+
+
+async def test_the_journal_is_as_its_reference_says(api: Api, endpoint: StepEndpoint) -> None:
+    """Flows that make every type of event at least once."""
+    flows = [*await eventful_attempts(api, endpoint), *await eventful_plans(api, endpoint)]
     documented = documented_data()
     events = [event for flow_id in flows for event in await api.events(flow_id)]
     assert {event["type"] for event in events} == set(documented)

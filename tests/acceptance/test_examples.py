@@ -90,6 +90,52 @@ async def test_wrong_input_fails_for_good(node: Node, worker: str) -> None:
     assert "there is no image" in json.dumps(result["error"])
 
 
+async def run_example(node: Node, name: str, port: int) -> list[str]:
+    """Run an example that brings its own workers; what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / name),
+        stdout=PIPE,
+        stderr=STDOUT,
+        env={**os.environ, "COUNTERFOIL_URL": node.url, "PORT": str(port)},
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, out.decode()
+    return out.decode().splitlines()
+
+
+@once
+async def test_one_order_ships_and_one_is_undone_in_reverse_order(node: Node, unused_tcp_port: int) -> None:
+    assert await run_example(node, "order_fulfilment.py", unused_tcp_port) == [
+        "an order that ships",
+        "  reserve  lamp is reserved",
+        "  charge   40 are charged",
+        "  ship     on its way to Vienna",
+        "  the flow has completed",
+        "an order that does not",
+        "  reserve  lamp is reserved",
+        "  charge   40 are charged",
+        "  ship     no carrier goes there",
+        "  charge   undone: payment-of-40 is refunded",
+        "  reserve  undone: shelf-lamp is free again",
+        "  the flow has failed, undone: charge (completed), reserve (completed)",
+    ]
+
+
+@once
+async def test_a_document_is_read_page_by_page(node: Node, unused_tcp_port: int) -> None:
+    printed = await run_example(node, "document_pipeline.py", unused_tcp_port)
+    assert printed[0] == "the plan: split -> read -> join"
+    assert sorted(printed[1:4]) == [
+        f"  the vendor has read {page!r}" for page in ("one outcome", "one receipt", "whatever happens")
+    ]
+    assert printed[4:] == [
+        "the flow has completed",
+        "  texts:   ['ONE RECEIPT', None, 'ONE OUTCOME', 'WHATEVER HAPPENS']",
+        "  summary: ONE RECEIPT / ONE OUTCOME / WHATEVER HAPPENS",
+    ]
+
+
 def test_the_readme_tells_of_every_example() -> None:
     told = (EXAMPLES / "README.md").read_text()
     names = [path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"]

@@ -62,7 +62,7 @@ def fill(data: Path, flows: int) -> Path:
 
     with contextlib.closing(sqlite3.connect(data / "counterfoil.db")) as connection, connection:
         for statement in (
-            "flows SELECT n, 'flow-' || n, 'active', n, 1, NULL, NULL, NULL FROM numbers",
+            "flows SELECT n, 'flow-' || n, 'active', n, 1, NULL, NULL, NULL, NULL FROM numbers",
             f"flow_inputs SELECT 'flow-' || n, '[\"job\"]', {payload}, '{{}}', '{{}}' FROM numbers",
             f"journal SELECT 3 * n, 'flow-' || n, NULL, n, {entry('flow_started')} FROM numbers",
             f"journal SELECT 3 * n + 1, 'flow-' || n, NULL, n, {entry('work_created')} FROM numbers",

@@ -54,7 +54,7 @@ def test_the_file_as_it_stands_changes_nothing() -> None:
 
 def test_the_examples_in_comments_are_valid() -> None:
     text = FILE.read_text(encoding="utf-8")
-    for name in ("heartbeat_timeout_ms", "parallelism"):
+    for name in ("heartbeat_timeout_ms", "parallelism", "rate_limit"):
         text = text.replace(f"# {name} =", f"{name} =")
     work = tomllib.loads(text)["work"]
     assert Settings(work=work).work.model_dump() == work

@@ -24,6 +24,7 @@ FLOW_FIELDS = {
     "labels",
     "created_at",
     "finished_at",
+    "pruned_at",
     "steps",
 }
 WORK_FIELDS = {

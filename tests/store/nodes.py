@@ -20,6 +20,7 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.store.batch import Command
 from counterfoil.store.changes import Changes
 from counterfoil.store.commit import GroupCommit
+from counterfoil.store.known import Known
 from counterfoil.store.needs import Find
 from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
@@ -48,7 +49,7 @@ class Node:
         self.store = store
         self.committed: list[World] = []
         """The worlds of its commits, in their order."""
-        self.commit = GroupCommit(store, clock, Metrics(), {}, backlog_limit=100_000, batch_limit=batch_limit)
+        self.commit = GroupCommit(store, clock, Metrics(), Known(), backlog_limit=100_000, batch_limit=batch_limit)
         self.commit.prepare = self.prepare
         self.commit.committed = self.committed.append
 

@@ -71,7 +71,8 @@ class SqliteDatabase:
 
 CATALOGUE = (
     """
-    SELECT 'column', c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+    SELECT 'column', c.relname, row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum), a.attname,
+        format_type(a.atttypid, a.atttypmod), a.attnotnull,
         a.attidentity::text, a.attcollation::regcollation::text, pg_get_expr(d.adbin, d.adrelid)
     FROM pg_attribute AS a
     JOIN pg_class AS c ON c.oid = a.attrelid AND c.relkind = 'r'

@@ -19,6 +19,7 @@ from counterfoil.domain.states import (
     FlowStatus,
     StepStatus,
     WorkStatus,
+    reachable,
 )
 from counterfoil.store.changes import Changes
 from counterfoil.store.commit import GuardRefused
@@ -27,16 +28,19 @@ from counterfoil.store.queries import load_queries
 from tests.store.backends import QUERY_PACKAGES, write
 from tests.store.records import changed_records, flow_record, new_records, step_run, work_item
 
+STEP_WAYS, FLOW_WAYS = reachable(STEP_MOVES), reachable(FLOW_MOVES)
+"""A batch may make several moves of a step or a flow, and writes what they come to. Work that was there before makes
+one: it is sent, and what comes of that is another batch's matter."""
 GUARDED: dict[str, tuple[Mapping[Any, frozenset[Any]], frozenset[Any]]] = {
     "update_work": (WORK_MOVES, FINAL_WORK),
-    "update_steps": (STEP_MOVES, FINAL_STEPS),
-    "update_flows": (FLOW_MOVES, FINAL_FLOWS),
+    "update_steps": (STEP_WAYS, FINAL_STEPS),
+    "update_flows": (FLOW_WAYS, FINAL_FLOWS),
 }
 _CASE = re.compile(r"WHEN '(\w+)' THEN \w+\.status IN \(([^)]*)\)")
 
 
 @pytest.mark.parametrize("query", GUARDED)
-def test_the_text_of_a_guard_names_each_move_once(backend: str, query: str) -> None:
+def test_the_text_of_a_guard_names_each_way_once(backend: str, query: str) -> None:
     moves, final = GUARDED[query]
     cases = _CASE.findall(load_queries(QUERY_PACKAGES[backend])[query])
     told = {after: re.findall(r"'(\w+)'", before) for after, before in cases}
@@ -78,7 +82,23 @@ async def test_steps(store: Store, before: StepStatus) -> None:
             allowed.add(after)
         [row] = await store.read("get_flow_steps", flow_id=flow_id)
         assert row[1] == (after if after in allowed else before)
-    assert allowed == STEP_MOVES[before] | ({before} - FINAL_STEPS)
+    assert allowed == STEP_WAYS[before] | ({before} - FINAL_STEPS)
+
+
+@pytest.mark.parametrize("before", StepStatus)
+async def test_steps_that_are_redriven(store: Store, before: StepStatus) -> None:
+    """One more redrive brings a step that has ended anywhere, but for one that was not wanted; the same number none."""
+    allowed = set()
+    for after in StepStatus:
+        flow_id = f"{before}-{after}"
+        await write(store, new_records(step_run(before, flow_id=flow_id, redrives=1)))
+        if before in FINAL_STEPS:
+            for redrives in (0, 1):
+                change = changed_records(step_run(after, flow_id=flow_id, redrives=redrives))
+                assert not await was_allowed(store, change)
+        if await was_allowed(store, changed_records(step_run(after, flow_id=flow_id, redrives=2))):
+            allowed.add(after)
+    assert allowed == (set() if before is StepStatus.SKIPPED else set(StepStatus))
 
 
 @pytest.mark.parametrize("before", FlowStatus)
@@ -91,7 +111,19 @@ async def test_flows(store: Store, before: FlowStatus) -> None:
             allowed.add(after)
         [row] = await store.read("get_flow_result", flow_id=flow_id)
         assert row[1] == (after if after in allowed else before)
-    assert allowed == FLOW_MOVES[before] | ({before} - FINAL_FLOWS)
+    assert allowed == FLOW_WAYS[before] | ({before} - FINAL_FLOWS)
+
+
+@pytest.mark.parametrize("before", FlowStatus)
+async def test_flows_that_are_redriven(store: Store, before: FlowStatus) -> None:
+    """One more redrive brings a flow that has ended anywhere, but for one that has completed."""
+    allowed = set()
+    for after in FlowStatus:
+        flow_id = f"{before}-{after}"
+        await write(store, new_records(flow_record(before, flow_id=flow_id, redrives=1)))
+        if await was_allowed(store, changed_records(flow_record(after, flow_id=flow_id, redrives=2))):
+            allowed.add(after)
+    assert allowed == (set() if before is FlowStatus.COMPLETED else set(FlowStatus))
 
 
 async def test_one_refused_row_refuses_the_whole_batch(store: Store) -> None:

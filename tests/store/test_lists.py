@@ -7,12 +7,25 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.events import Event, EventType
-from counterfoil.domain.states import FlowStatus, WorkStatus
+from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.model import StepRun
+from counterfoil.domain.planning import make_plan
+from counterfoil.domain.register import Register
+from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.store.changes import Changes
 from counterfoil.store.protocol import Row, Store
 from tests.store.backends import write
-from tests.store.records import NOW, flow_inputs, flow_record, new_records, step_run, work_item
+from tests.store.records import (
+    NOW,
+    flow_inputs,
+    flow_record,
+    new_records,
+    step_run,
+    step_version,
+    work_item,
+)
 
+PLAN = make_plan(Register(1, [step_version()]), ["step"], ())
 FLOW_FILTERS: dict[str, Any] = {
     "status": None,
     "label": None,
@@ -91,17 +104,73 @@ async def test_the_short_way_to_open_flows_lists_the_same(
 
 
 async def test_a_flow_and_its_result(store: Store) -> None:
-    flow = flow_record(FlowStatus.FAILED, outputs={"a": 1}, error={"code": "X"}, finished_at=NOW + 9)
-    await write(store, new_records(flow, flow_inputs(init={"i": 1}, metadata={"m": 2}, labels={"k": "v"})))
+    compensation: dict[str, Any] = {"ending": "failed", "steps": []}
+    more: dict[str, Any] = {"parent": {"flow_id": "outer"}, "deadline_at": NOW + 20, "compensation": compensation}
+    flow = flow_record(FlowStatus.FAILED, error={"code": "X"}, finished_at=NOW + 9, plan=PLAN.plan_id, **more)
+    inputs = flow_inputs(init={"i": 1}, metadata={"m": 2}, labels={"k": "v"}, options={"compensate": False})
+    changes = new_records(flow, inputs)
+    changes.plans[PLAN.plan_id] = PLAN
+    await write(store, changes)
     [row] = await store.read("get_flow", flow_id="flow")
     assert row == (
-        *("flow", "failed", '["step"]', NOW, '{"a":1}', '{"code":"X"}', NOW + 9),
-        *('{"i":1}', '{"m":2}', '{"k":"v"}'),
+        *("flow", "failed", '["step"]', NOW, '{"code":"X"}', NOW + 9),
+        *('{"m":2}', '{"k":"v"}', '{"i":1}', '{"compensate":false}'),
+        *('{"flow_id":"outer"}', NOW + 20, '{"ending":"failed","steps":[]}', dump_json(PLAN.stored()).decode(), None),
     )
-    assert await store.read("get_flow_result", flow_id="flow") == [("flow", "failed", '{"a":1}', '{"code":"X"}')]
+    assert await store.read("get_flow_result", flow_id="flow") == [("flow", "failed", '{"code":"X"}')]
     assert len(await store.read("flow_exists", flow_id="flow")) == 1
     for query in ("get_flow", "get_flow_result", "flow_exists"):
         assert await store.read(query, flow_id="another") == []
+
+
+async def test_a_flow_without_a_plan(store: Store) -> None:
+    await write(store, new_records(flow_record(), flow_inputs()))
+    [row] = await store.read("get_flow", flow_id="flow")
+    assert row[-6:] == ("{}", None, None, None, None, None)
+
+
+async def test_the_steps_of_a_flow(store: Store) -> None:
+    failed = step_run(StepStatus.FAILED, step_id="b", finished_at=NOW + 1, error={"code": "X"}, redrives=2, items=3)
+    waiting = step_run(StepStatus.PENDING, step_id="a", goal=False, due_at=NOW + 5, items=0, started_at=NOW + 1)
+    await write(store, new_records(failed, waiting, step_run(flow_id="other")))
+    assert await store.read("get_flow_steps", flow_id="flow") == [
+        ("b", "failed", True, "version", NOW, NOW + 1, 3, '{"code":"X"}', None, 2, None),
+        ("a", "pending", False, "version", NOW + 1, None, 0, None, NOW + 5, 0, None),
+    ]
+
+
+async def test_the_kind_of_a_step_is_told_whatever_its_definition_holds(store: Store) -> None:
+    nasty = {"x": {"role": "const", "value": "\x00 \\u0000"}}
+    versions = {kind: step_version(kind, kind=kind, attributes=nasty) for kind in ("sync", "async")}
+    changes = new_records(*(step_run(step_id=kind, version=each.version) for kind, each in versions.items()))
+    changes.current.update(versions)
+    changes.versions.update({each.version: each for each in versions.values()})
+    await write(store, changes)
+    rows = await store.read("get_flow_steps", flow_id="flow")
+    assert {row[0]: row[-1] for row in rows} == {"sync": "sync", "async": "async"}
+
+
+async def test_what_the_steps_of_some_flows_gave_in_the_order_of_their_end(store: Store) -> None:
+    def completed(flow_id: str, step_id: str, at: int, outputs: dict[str, Any] | None) -> StepRun:
+        done = StepStatus.COMPLETED
+        return step_run(done, flow_id=flow_id, step_id=step_id, finished_at=at, outputs=outputs)
+
+    steps = [
+        completed("one", "b", NOW + 2, {"x": 2}),
+        completed("one", "a", NOW + 2, {"x": 1}),
+        completed("one", "c", NOW + 1, {"x": 3, "text": "\x00"}),
+        completed("one", "d", NOW, None),
+        completed("two", "a", NOW, {"y": 10**30}),
+        completed("three", "a", NOW, {"z": 1}),
+    ]
+    await write(store, new_records(*steps))
+    assert await store.read("outputs_of_flows", flow_ids='["two","one","nothing"]') == [
+        ("one", '{"x":3,"text":"\\u0000"}'),
+        ("one", '{"x":1}'),
+        ("one", '{"x":2}'),
+        ("two", f'{{"y":{10**30}}}'),
+    ]
+    assert await store.read("outputs_of_flows", flow_ids="[]") == []
 
 
 async def add_work(store: Store) -> list[str]:

@@ -14,6 +14,7 @@ from counterfoil.domain.events import Event, EventType
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.batch import Batch, Command
 from counterfoil.store.commit import GroupCommit
+from counterfoil.store.known import Known
 from counterfoil.store.needs import Needs
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.world import World
@@ -34,7 +35,7 @@ class Put:
         pass
 
     def decide(self, world: World, now: int) -> str:
-        world.register(self.step_id, step_version(self.step_id))
+        world.put_current(self.step_id, step_version(self.step_id))
         world.record(Event(EventType.CANCEL_DELIVERED, now, self.step_id, data={}))
         self.then(world)
         return self.step_id
@@ -87,7 +88,7 @@ class Rig:
 
 
 def group_commit(backend: Watched, backlog: int = 1000, batch: int = 100) -> GroupCommit:
-    return GroupCommit(backend, CLOCK, Metrics(), {}, backlog_limit=backlog, batch_limit=batch)
+    return GroupCommit(backend, CLOCK, Metrics(), Known(), backlog_limit=backlog, batch_limit=batch)
 
 
 def kinds(answers: list[Any]) -> list[Any]:

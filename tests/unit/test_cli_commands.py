@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from counterfoil import __version__
-from counterfoil.cli.main import cli
 from tests.unit.canned_engine import CannedEngine, Reply, error
+from tests.unit.commands import AT, FLOW, WORK, run
 
-AT = "2026-11-16T14:26:10.123Z"
-WORK = {
-    "work_id": "wk-1",
-    "flow_id": "f-1",
-    "step_id": "resize",
-    "status": "not_completed",
-    "attempt": 2,
-    "next_attempt_at": AT,
-    "deadline_at": None,
-    "hold": None,
-    "progress": None,
-    "message": None,
-    "outputs": None,
-    "error": {"code": "ENDPOINT_UNAVAILABLE", "message": "the endpoint answered 503"},
-    "created_at": AT,
-    "recorded_at": None,
-}
-FLOW = {
-    "flow_id": "f-1",
-    "status": "active",
-    "goals": ["resize"],
-    "init": {"width": 640},
-    "outputs": {},
-    "error": None,
-    "metadata": {},
-    "labels": {"team": "a"},
-    "created_at": AT,
-    "finished_at": None,
-    "steps": {"resize": {"status": "active", "work": [WORK]}},
-}
 EVENT = {
     "seq": 1,
     "type": "work_not_completed",
@@ -62,11 +30,6 @@ async def engine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CannedEngine]
     async with CannedEngine() as running:
         monkeypatch.setenv("COUNTERFOIL_URL", running.url)
         yield running
-
-
-async def run(*arguments: str, stdin: str | None = None) -> Result:
-    """Run a command beside the server: it has an event loop of its own."""
-    return await asyncio.to_thread(CliRunner().invoke, cli, arguments, input=stdin)
 
 
 async def test_a_step_is_put_from_options(engine: CannedEngine) -> None:
@@ -311,7 +274,13 @@ async def test_without_an_engine_the_command_says_how_to_start_one(unused_tcp_po
         ["nonsense"],
         ["flow", "start"],
         ["flow", "start", "resize", "--init", "width"],
+        ["flow", "start", "resize", "--deadline", "soon"],
+        ["flow", "start", "resize", "--on-deadline", "cancel"],
         ["flow", "list", "--status", "sleeping"],
+        ["plan"],
+        ["work", "redrive"],
+        ["work", "redrive", "wk-1", "--step", "resize"],
+        ["work", "redrive", "--step", "resize", "--label", "team"],
         ["serve", "--port", "99999"],
         ["demo", "--flows", "0"],
         ["keys", "new", "--name", "ci", "--role", "king"],
@@ -323,7 +292,10 @@ async def test_a_wrong_use_exits_with_2(arguments: list[str]) -> None:
     assert (await run(*arguments)).exit_code == 2
 
 
-@pytest.mark.parametrize("group", [[], ["flow"], ["flow", "start"], ["step"], ["work"], ["keys"], ["serve"], ["demo"]])
+@pytest.mark.parametrize(
+    "group",
+    [[], ["plan"], ["flow"], ["flow", "start"], ["step"], ["work"], ["work", "redrive"], ["keys"], ["serve"], ["demo"]],
+)
 async def test_everything_has_help(group: list[str]) -> None:
     result = await run(*group, "--help")
     assert result.exit_code == 0

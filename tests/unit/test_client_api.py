@@ -8,8 +8,19 @@ from typing import Any
 import pytest
 
 from counterfoil.client import ApiError, Client, ClientError, ConnectionFailed
-from counterfoil.client.api import SseLines
-from counterfoil.client.errors import FlowExists, InvalidStep, Unauthenticated, Unavailable, UnknownFlow
+from counterfoil.client.errors import (
+    BY_CODE,
+    FlowExists,
+    FlowNotFailed,
+    InvalidStep,
+    PlanCycle,
+    Unauthenticated,
+    Unavailable,
+    UnknownFlow,
+    WorkNotFailed,
+)
+from counterfoil.client.sse import SseLines
+from counterfoil.domain.errors import Conflict, Denied, Invalid, Unknown, error_types
 from tests.unit.canned_engine import CannedEngine, Reply, error
 
 
@@ -81,6 +92,47 @@ async def test_a_flow_starts_with_only_what_was_given(engine: CannedEngine, clie
     }
 
 
+async def test_a_flow_starts_with_how_it_is_to_end(engine: CannedEngine, client: Client) -> None:
+    engine.reply("POST /api/v1/flows", Reply(201, {"flow_id": "f-1"}))
+    await client.start_flow(["ship"], deadline_ms=5_000, on_deadline="cancel", compensate=False)
+    assert engine.asked[0].body == {
+        "goals": ["ship"],
+        "init": {},
+        "deadline_ms": 5_000,
+        "on_deadline": "cancel",
+        "compensate": False,
+    }
+
+
+async def test_a_plan_is_asked_for_as_a_flow_is_started(engine: CannedEngine, client: Client) -> None:
+    engine.reply("POST /api/v1/plan", Reply(200, {"goals": ["ship"], "steps": ["pack", "ship"]}))
+    assert (await client.plan(["ship"], {"order": 7}))["steps"] == ["pack", "ship"]
+    assert engine.asked[0].body == {"goals": ["ship"], "init": {"order": 7}}
+
+
+async def test_a_cancel_undoes_only_on_demand(engine: CannedEngine, client: Client) -> None:
+    engine.reply("POST /api/v1/flows/f/cancel", Reply(200, {"flow_id": "f", "status": "compensating"}))
+    await client.cancel("f")
+    await client.cancel("f", compensate=True)
+    assert [asked.body for asked in engine.asked] == [None, {"compensate": True}]
+
+
+async def test_flows_and_work_are_redriven(engine: CannedEngine, client: Client) -> None:
+    engine.reply("POST /api/v1/flows/f/redrive", Reply(200, {"flow_id": "f", "status": "active", "work": ["w-2"]}))
+    engine.reply("POST /api/v1/work/w-1/redrive", Reply(200, {"work_id": "w-2", "redrive_of": "w-1"}))
+    engine.reply("POST /api/v1/work/redrive", Reply(200, {"matched": 3, "redriven": 0, "flows": ["f"]}))
+    assert (await client.redrive("f"))["work"] == ["w-2"]
+    assert (await client.redrive_work("w-1"))["redrive_of"] == "w-1"
+    assert (await client.redrive_matching({"step_id": "ship"}, limit=5, dry_run=True))["matched"] == 3
+    await client.redrive_matching()
+    assert [asked.body for asked in engine.asked] == [
+        None,
+        None,
+        {"filter": {"step_id": "ship"}, "dry_run": True, "limit": 5},
+        {"filter": {}, "dry_run": False},
+    ]
+
+
 async def test_ids_are_quoted_into_the_path(engine: CannedEngine, client: Client) -> None:
     with pytest.raises(ApiError):
         await client.flow("a/b?c")
@@ -117,6 +169,9 @@ async def test_a_result_that_does_not_come_in_time_says_how_far_it_is(engine: Ca
         (error(404, "UNKNOWN_FLOW"), UnknownFlow),
         (error(409, "FLOW_EXISTS"), FlowExists),
         (error(422, "INVALID_STEP", errors=[{"place": "endpoint", "message": "is missing"}]), InvalidStep),
+        (error(422, "PLAN_CYCLE", steps=["a", "b"]), PlanCycle),
+        (error(409, "FLOW_NOT_FAILED"), FlowNotFailed),
+        (error(409, "WORK_NOT_FAILED"), WorkNotFailed),
         (error(401, "UNAUTHENTICATED"), Unauthenticated),
         (error(418, "SOMETHING_NEW"), ApiError),
     ],
@@ -130,6 +185,12 @@ async def test_each_code_has_its_error(
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.code) == (reply.status, reply.body["error"]["code"])
     assert caught.value.details == reply.body["error"]["details"]
+
+
+def test_what_callers_of_the_api_are_refused_with_has_a_type() -> None:
+    """Codes of the webhook aside: these are for workers, and reports know them."""
+    codes = {kind.code for root in (Unknown, Invalid, Conflict, Denied) for kind in error_types(root)}
+    assert codes - {"UNKNOWN_RECEIPT", "INVALID_RESULT", "INVALID_SIGNATURE"} <= BY_CODE.keys()
 
 
 async def test_unavailable_says_when_to_try_again(engine: CannedEngine, client: Client) -> None:

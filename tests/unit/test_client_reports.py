@@ -74,6 +74,13 @@ def test_a_receipt_holds_what_the_endpoint_was_sent() -> None:
     assert receipt.metadata["tenant"] == "acme"
 
 
+def test_a_call_that_undoes_has_what_the_step_gave() -> None:
+    undoing = {**dispatch("http://e", compensating=True), "outputs": {"payment": 7}}
+    assert Receipt.from_request(undoing).outputs == {"payment": 7}
+    assert Receipt.from_request({**undoing, "outputs": {}}).outputs == {}
+    assert Receipt.from_request({**dispatch("http://e"), "outputs": {"payment": 7}}).outputs is None
+
+
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [

@@ -23,53 +23,9 @@ from counterfoil.store.sqlite.store import SqliteStore
 from tests.by_hand import by_hand
 from tests.databases import NewDatabase
 from tests.store.records import DEFAULTS, NOW
+from tests.unit.copied_rows import ROWS, TABLES
 
 SECRET = "a-secret-that-signed-the-receipts"
-LARGEST = 2**63 - 1
-TABLES = {
-    "step_versions": ("version",),
-    "steps": ("step_id",),
-    "flows": ("ordinal",),
-    "flow_inputs": ("flow_id",),
-    "flow_labels": ("label", "flow_id"),
-    "flow_steps": ("flow_id", "step_id"),
-    "work": ("ordinal",),
-    "journal": ("seq",),
-    "cancel_calls": ("call_id",),
-    "schedules": ("schedule_id",),
-}
-"""Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
-
-ROWS: dict[str, list[tuple[Any, ...]]] = {
-    "step_versions": [("v1", "räuber", '{"endpoint":"http://worker.test"}'), ("v2", "job", "{}"), ("v10", "job", "{}")],
-    "steps": [("räuber", "v1", 0, LARGEST)],
-    "flows": [
-        (3, "z", "completed", 1, 0, '{"n":12345678901234567890123}', None, 2),
-        (4, "a", "failed", 1, 0, None, '{"code":"X"}', LARGEST),
-        (9, "ß", "active", 1, 1, None, None, None),
-    ],
-    "flow_inputs": [("z", '["job"]', r'{"nul":"\u0000","line":"\n"}', "{}", '{"tëam":"🦆"}')],
-    "flow_labels": [("tëam:🦆", "z"), ("tz:", "z"), ("T:", "z"), ("t\u00e9:\u2028", "z")],
-    "flow_steps": [
-        ("z", "job", "v2", "completed", 1, 1, 0, 0, 1, 2),
-        ("z", "Job", "v2", "skipped", 0, 0, 0, 0, None, None),
-    ],
-    "work": [
-        (
-            *(7, "w1", "z", "job", 0, "v2", "active", 2**31 - 1, "key", "job@h", 1, 2, 3, "a node", 1, 1, None),
-            *("0.5", "\U0001f986 \\ \t \r\n '\"", None, "{}", None, None),
-        )
-    ],
-    "journal": [
-        (1, "z", None, 1, '[["flow_started",null,0,null,{}]]'),
-        (5, "z", "w1", 2, r'[["work_created","job",1,0,{"text":"\ud83e\udd86 \\u0000"}]]'),
-    ],
-    "cancel_calls": [("c1", "z", "job", "w1", "http://worker.test/cancel", "{}", 3, LARGEST)],
-    "schedules": [
-        ("nächtlich", "0 6 * * *", "Europe/Vienna", None, "{}", "one", 1, 0, LARGEST, 1, "z", '{"code":"X"}', 0, 1),
-        ("quick", None, None, 100, '{"goals":["job"]}', "all", 0, 0, None, None, None, None, 0, 1),
-    ],
-}
 
 
 class Unwatched:
@@ -98,7 +54,7 @@ def fill(path: Path, rows: dict[str, list[tuple[Any, ...]]]) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         for table, values in rows.items():
             marks = ", ".join("?" * len(values[0]))
-            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+            connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
 
 
 async def copied(path: Path, dsn: str, secret: str | None = SECRET) -> dict[str, Fingerprint]:
@@ -113,8 +69,10 @@ async def refusal(path: Path, dsn: str) -> str:
 
 
 def held(dsn: str) -> dict[str, int]:
-    """How many rows there are, of the tables that have any."""
+    """How many rows there are, of the tables that have any. That of the register counts once a step was put."""
     counts = {name: by_hand(dsn, f"SELECT count(*) FROM {name}")[0][0] for name in (*TABLES, *OWN_TABLES)}
+    if by_hand(dsn, "SELECT revision FROM register") == [(0,)]:
+        del counts["register"]
     return {name: count for name, count in counts.items() if count}
 
 
@@ -127,8 +85,9 @@ async def test_every_value_arrives_as_it_was(path: Path, new_database: NewDataba
     found = await copied(path, dsn)
     assert [(name, held.rows) for name, held in found.items()] == [(name, len(rows)) for name, rows in ROWS.items()]
     for table, rows in ROWS.items():
-        there = by_hand(dsn, f"SELECT * FROM {table} ORDER BY {', '.join(TABLES[table])}")
-        assert [row[: len(rows[0])] for row in there] == sorted(rows), table  # own columns of a shared store come last
+        columns = ", ".join(name for _, name, *_ in by_hand(path, f"PRAGMA table_info({table})"))
+        there = by_hand(dsn, f"SELECT {columns} FROM {table} ORDER BY {', '.join(TABLES[table])}")
+        assert there == sorted(rows), table
     assert by_hand(dsn, "SELECT goal FROM flow_steps WHERE goal") == [(True,)]
     assert by_hand(dsn, "SELECT secret FROM receipt_secret") == [(SECRET,)]
     assert by_hand(dsn, "SELECT version, applied_at FROM schema_version") == [(SHARED_SCHEMA_VERSION, NOW)]
@@ -138,7 +97,8 @@ async def test_all_tables_are_found_and_all_of_them_exist_on_both_sides(path: Pa
     with open_source(path) as source:
         assert {table.name: table.key for table in source.tables} == TABLES
     dsn = new_database()  # with the schema, and empty
-    assert await copied(path, dsn) == dict.fromkeys(TABLES, Digest().fingerprint)
+    empty = {**dict.fromkeys(TABLES, digest()), "register": digest((1, 0))}
+    assert await copied(path, dsn) == empty
     there = by_hand(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     assert {name for (name,) in there} == {*TABLES, *OWN_TABLES, "schema_version"}
 
@@ -159,6 +119,12 @@ async def test_an_empty_store_begins_to_count_at_one(path: Path, new_database: N
     await copied(path, dsn)
     entry = "INSERT INTO journal (flow_id, at, events) VALUES ('z', 1, '[]') RETURNING seq"
     assert by_hand(dsn, entry) == [(1,)]
+
+
+async def test_a_target_whose_register_was_changed_is_refused(path: Path, new_database: NewDatabase) -> None:
+    dsn = new_database()
+    by_hand(dsn, "UPDATE register SET revision = 1")
+    assert "rows in register: give an empty database" in await refusal(path, dsn)
 
 
 async def test_many_rows_go_in_parts_and_are_counted_on_the_way(path: Path, new_database: NewDatabase) -> None:

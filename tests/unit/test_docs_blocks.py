@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from counterfoil.client import Receipt
+from counterfoil.domain.ending import _cancel_call
 from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.model import Work
 from counterfoil.domain.results import Heartbeat, StepResult
-from counterfoil.domain.settle import _cancel_call
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.steps import StepDefinition
 from counterfoil.server.answers import ErrorAnswer, JournalEvent

@@ -131,6 +131,11 @@ BREAKAGES: dict[str, tuple[str, str, *tuple[str | Breakage, ...]]] = {
     "a journal without a step": (
         "journal",
         "completed",
+        changed_event("flow_started", lambda fields: [*fields[:4], {**fields[4], "steps": {}}], "completed"),
+    ),
+    "a journal without a step's beginning": (
+        "one_outcome",
+        "completed",
         lost_event("step_started", "completed"),
     ),
     "a journal that lacks what an event needs": (
@@ -179,7 +184,26 @@ BREAKAGES: dict[str, tuple[str, str, *tuple[str | Breakage, ...]]] = {
     ),
     "a definition that is none": ("file", "b", "UPDATE step_versions SET definition = '{}' WHERE step_id = 'b'"),
     "a result that is no JSON": ("file", "completed", "UPDATE work SET result = '{' WHERE flow_id = 'completed'"),
-    "an output that is no JSON": ("file", "completed", "UPDATE flows SET outputs = '{' WHERE flow_id = 'completed'"),
+    "an output that is no JSON": (
+        "file",
+        "completed",
+        "UPDATE flow_steps SET outputs = '{' WHERE flow_id = 'completed'",
+    ),
+    "another output than the journal tells": (
+        "journal",
+        "completed",
+        """UPDATE flow_steps SET outputs = '{"other":1}' WHERE flow_id = 'completed'""",
+    ),
+    "a step that waits longer than the journal tells": (
+        "journal",
+        "active",
+        "UPDATE flow_steps SET due_at = 5 WHERE flow_id = 'active'",
+    ),
+    "another plan than the journal tells": (
+        "journal",
+        "active",
+        "UPDATE flows SET plan = 'another' WHERE flow_id = 'active'",
+    ),
     "an event that is no JSON": (
         "file",
         "active",

@@ -8,17 +8,23 @@ import orjson
 import pytest
 
 from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.model import StepVersion
+from counterfoil.domain.planning import make_plan
+from counterfoil.domain.register import Register
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.engine.documents import (
     attempt_documents,
     event_document,
+    flow_step_document,
     fragment,
+    gathered_outputs,
     listed_flow,
     registered_step,
     step_document,
+    whole_flow,
     work_document,
 )
-from tests.store.records import NOW, definition
+from tests.store.records import NOW, definition, step_version
 
 AT = "2027-01-15T08:00:00.000Z"
 LATER = "2027-01-15T08:00:00.500Z"
@@ -50,6 +56,9 @@ def work_row(**fields: Any) -> tuple[Any, ...]:
         "acknowledged_at": None,
         "recorded_at": None,
         "idempotency_key": "key",
+        "redrive_of": None,
+        "undoes": None,
+        "child_flow_id": None,
     }
     return tuple({**known, **fields}.values())
 
@@ -76,6 +85,9 @@ def test_active_work() -> None:
         "outputs": None,
         "error": None,
         "idempotency_key": "key",
+        "redrive_of": None,
+        "undoes": None,
+        "child_flow_id": None,
         "created_at": AT,
         "sent_at": AT,
         "acknowledged_at": None,
@@ -100,18 +112,118 @@ def test_what_has_ended_shows_what_came_of_it() -> None:
     assert "result" not in document
 
 
+def test_work_shows_what_it_stands_in_for_and_what_it_undoes() -> None:
+    document = work_document(work_row(redrive_of="before", undoes="other"))
+    assert (document["redrive_of"], document["undoes"]) == ("before", "other")
+
+
+def test_outputs_of_steps_are_gathered_by_flow_and_the_first_value_stays() -> None:
+    rows: list[tuple[Any, ...]] = [("f", '{"a":1,"b":1}'), ("g", '{"a":2}'), ("f", '{"b":2,"c":12345678901234567890}')]
+    assert gathered_outputs(rows) == {"f": {"a": 1, "b": 1, "c": 12345678901234567890}, "g": {"a": 2}}
+    assert gathered_outputs([]) == {}
+
+
+def flow_row(**fields: Any) -> tuple[Any, ...]:
+    known: dict[str, Any] = {
+        "flow_id": "flow",
+        "status": "failed",
+        "goals": '["b","a"]',
+        "created_at": NOW,
+        "error": '{"code":"X"}',
+        "finished_at": NOW + 500,
+        "metadata": '{"m":1}',
+        "labels": '{"k":"v"}',
+        "init": '{"x":1}',
+        "options": '{"compensate":false}',
+        "parent": None,
+        "deadline_at": None,
+        "compensation": None,
+        "plan": None,
+        "pruned_at": None,
+    }
+    return tuple({**known, **fields}.values())
+
+
+def test_a_flow_by_itself_shows_what_it_was_started_with() -> None:
+    document = shown(whole_flow(flow_row(deadline_at=NOW), {"y": 1}))
+    assert (document["flow_id"], document["status"], document["outputs"]) == ("flow", "failed", {"y": 1})
+    assert (document["init"], document["options"]) == ({"x": 1}, {"compensate": False})
+    assert (document["parent"], document["compensation"], document["deadline_at"]) == (None, [], AT)
+
+
+def test_a_flow_by_itself_shows_its_plan() -> None:
+    plan = make_plan(Register(1, [step_version()]), ["step"], ())
+    document = shown(whole_flow(flow_row(plan=dump_json(plan.stored()).decode()), {}))
+    assert document["plan"] == plan.document()
+    shown_of_plan = {"goals", "steps", "inputs", "included", "excluded", "takes", "waits_for"}
+    assert set(document["plan"]) == shown_of_plan, "and nothing of the engine's"
+
+
+def test_a_plan_shows_who_takes_what_from_whom() -> None:
+    output, required, defaults = {"role": "output"}, {"role": "required"}, WorkDefaults()
+    fetch = StepVersion.of("fetch", definition(attributes={"page": output, "size": output}), defaults)
+    optional = {"role": "optional", "default": 0}
+    parse = StepVersion.of(
+        "parse", definition(attributes={"page": required, "size": optional, "url": required}), defaults
+    )
+    after = StepVersion.of("after", definition(wait_for={"of": ["parse"]}), defaults)
+    plan = make_plan(Register(1, [fetch, parse, after]), ["after"], ["url"]).document()
+    assert plan["takes"] == {"parse": {"page": ["fetch"], "size": ["fetch"]}}
+    assert plan["waits_for"] == {"after": {"any": 1, "of": ["parse"]}}
+
+
+def test_a_flow_of_a_time_without_plans_shows_its_goals_as_one() -> None:
+    assert shown(whole_flow(flow_row(), {}))["plan"] == {
+        "goals": ["b", "a"],
+        "steps": ["b", "a"],
+        "inputs": {"x": "init"},
+        "included": {"b": "it is a goal", "a": "it is a goal"},
+        "excluded": {},
+        "takes": {},
+        "waits_for": {},
+    }
+
+
+def test_a_flow_by_itself_shows_whose_it_is_and_what_is_undone() -> None:
+    parent = '{"flow_id":"outer","step_id":"s","work_id":"flow","depth":2}'
+    undone = '{"ending":"failed","steps":[{"step_id":"b","status":"active","open":1,"failed":0}]}'
+    document = shown(whole_flow(flow_row(parent=parent, compensation=undone), {}))
+    assert document["parent"] == {"flow_id": "outer", "step_id": "s", "work_id": "flow"}
+    assert document["compensation"] == [{"step_id": "b", "status": "active"}]
+
+
+def test_a_step_in_a_flow() -> None:
+    row = ("step", "pending", 1, "v", None, None, 0, '{"code":"X"}', NOW + 500, 2, None)
+    assert shown(flow_step_document(row)) == {
+        "status": "pending",
+        "kind": "async",
+        "goal": True,
+        "version": "v",
+        "started_at": None,
+        "finished_at": None,
+        "items": 0,
+        "error": {"code": "X"},
+        "waits_until": LATER,
+        "redrives": 2,
+        "work": [],
+    }
+    assert flow_step_document((*row[:-1], "flow"))["kind"] == "flow"
+
+
 def test_a_flow_in_a_list() -> None:
-    row = (3, "flow", "failed", '["a","b"]', NOW, None, '{"code":"X"}', NOW + 500, '{"m":1}', '{"k":"v"}')
-    assert shown(listed_flow(row)) == {
+    row = (3, "flow", "failed", '["a","b"]', NOW, '{"code":"X"}', NOW + 500, '{"m":1}', '{"k":"v"}', None, None)
+    assert shown(listed_flow(row, {"x": 1})) == {
         "flow_id": "flow",
         "status": "failed",
         "goals": ["a", "b"],
-        "outputs": {},
+        "outputs": {"x": 1},
         "error": {"code": "X"},
         "metadata": {"m": 1},
         "labels": {"k": "v"},
         "created_at": AT,
         "finished_at": LATER,
+        "pruned_at": None,
+        "parent": None,
     }
 
 

@@ -8,12 +8,22 @@ import pytest
 from pydantic import ValidationError
 
 from counterfoil.domain.errors import InvalidInput, UnreachableGoal
-from counterfoil.domain.flows import StartFlow, arguments_for, check_inputs, flow_outputs, invalid_outputs
-from counterfoil.domain.steps import StepDefinition
+from counterfoil.domain.flows import StartFlow, arguments_for, declared_outputs, invalid_inputs, invalid_outputs
+from counterfoil.domain.launch import check_inputs
+from counterfoil.domain.model import StepVersion
+from counterfoil.domain.planning import make_plan
+from counterfoil.domain.register import Register
+from counterfoil.domain.steps import StepDefinition, WorkDefaults
 
 
 def step(**attributes: dict[str, Any]) -> StepDefinition:
     return StepDefinition.model_validate({"endpoint": "http://worker/", "attributes": attributes})
+
+
+def start(steps: dict[str, StepDefinition], init: dict[str, Any]) -> None:
+    """Plan for all of these steps and check what they are started with, as a start does."""
+    register = Register(1, (StepVersion.of(step_id, each, WorkDefaults()) for step_id, each in steps.items()))
+    check_inputs(register, make_plan(register, steps, init), init, 10)
 
 
 PLAIN = step()
@@ -69,7 +79,12 @@ def test_the_body_of_the_contract_is_taken() -> None:
         ({"labels": {"team": "a\nb"}}, ("labels", "team")),
         ({"labels": {"te:am": "x"}}, ("labels", "te:am", "[key]")),
         ({"idempotency_key": "k"}, ("idempotency_key",)),
-        ({"deadline_ms": 5}, ("deadline_ms",)),
+        ({"init_keys": {}}, ("init_keys",)),
+        ({"on_conflict": "replace"}, ("on_conflict",)),
+        ({"deadline_ms": 0}, ("deadline_ms",)),
+        ({"deadline_ms": "5"}, ("deadline_ms",)),
+        ({"on_deadline": "ignore"}, ("on_deadline",)),
+        ({"compensate": "no"}, ("compensate",)),
         ({"goal": "a"}, ("goal",)),
     ],
 )
@@ -77,6 +92,14 @@ def test_a_refusal_says_its_place(fields: dict[str, Any], place: tuple[str | int
     with pytest.raises(ValidationError) as refusal:
         StartFlow.model_validate({"goals": ["a"], **fields})
     assert [error["loc"] for error in refusal.value.errors()] == [place]
+
+
+def test_a_flow_remembers_how_it_is_to_end_where_that_is_not_as_usual() -> None:
+    assert StartFlow(goals=["a"]).options() == {}
+    assert StartFlow(goals=["a"], on_deadline="cancel").options() == {}, "without a deadline it says nothing"
+    start = StartFlow.model_validate({"goals": ["a"], "deadline_ms": 5, "on_deadline": "cancel", "compensate": False})
+    assert start.options() == {"deadline_ms": 5, "on_deadline": "cancel", "compensate": False}
+    assert StartFlow(goals=["a"], deadline_ms=5).options() == {"deadline_ms": 5, "on_deadline": "fail"}
 
 
 def test_a_step_without_attributes_takes_all_of_init() -> None:
@@ -92,7 +115,7 @@ def test_arguments_come_from_init_defaults_and_constants() -> None:
 def test_missing_inputs_are_all_named() -> None:
     other = step(x={"role": "required"})
     with pytest.raises(UnreachableGoal, match="transcribe needs audio_url, other needs x") as refusal:
-        check_inputs({"transcribe": TRANSCRIBE, "other": other, "plain": PLAIN}, {"language": "de"})
+        start({"transcribe": TRANSCRIBE, "other": other, "plain": PLAIN}, {"language": "de"})
     assert refusal.value.code == "UNREACHABLE_GOAL"
     assert [(item["step_id"], item["attribute"]) for item in refusal.value.details["missing"]] == [
         ("transcribe", "audio_url"),
@@ -102,29 +125,67 @@ def test_missing_inputs_are_all_named() -> None:
 
 def test_values_of_the_wrong_type_are_all_named() -> None:
     with pytest.raises(InvalidInput) as refusal:
-        check_inputs({"transcribe": TRANSCRIBE}, {"audio_url": 1, "language": None, "mode": 5, "text": 5})
+        start({"transcribe": TRANSCRIBE}, {"audio_url": 1, "language": None, "mode": 5, "text": 5})
     assert refusal.value.code == "INVALID_INPUT"
-    assert [error["place"] for error in refusal.value.details["errors"]] == ["init.audio_url", "init.language"]
+    assert refusal.value.details["errors"] == [
+        {"place": "init.audio_url", "message": "must be of type string, for step transcribe"},
+        {"place": "init.language", "message": "must be of type string, for step transcribe"},
+    ]
+
+
+def test_a_value_is_checked_for_every_step_that_takes_it() -> None:
+    takers = {"a": step(x={"role": "required", "type": "number"}), "b": step(x={"role": "optional", "type": "object"})}
+    with pytest.raises(InvalidInput) as refusal:
+        start(takers, {"x": "5"})
+    assert [error["message"] for error in refusal.value.details["errors"]] == [
+        "must be of type number, for step a",
+        "must be of type object, for step b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "init", "message"),
+    [
+        ("product", {"x": 1, "y": [1]}, "must be an array, for the step fans out over it, for step s"),
+        ("product", {"x": ["1"], "y": []}, "element 0 must be of type number, for step s"),
+        ("product", {"x": [1] * 4, "y": [1] * 3}, "12 items are more than the 10 that are allowed, for step s"),
+        ("zip", {"x": [1], "y": []}, "arrays that are zipped must be of the same length: x has 1, y has 0, for step s"),
+    ],
+)
+def test_what_cannot_be_fanned_out_over_is_refused_at_the_start(mode: str, init: dict[str, Any], message: str) -> None:
+    fanned = {"role": "required", "type": "number", "for_each": True}
+    definition = {"endpoint": "http://worker/", "attributes": {"x": fanned, "y": fanned}, "fan_out": {"mode": mode}}
+    with pytest.raises(InvalidInput) as refusal:
+        start({"s": StepDefinition.model_validate(definition)}, init)
+    assert refusal.value.details["errors"] == [{"place": "init.x", "message": message}]
 
 
 def test_inputs_that_fit_are_taken() -> None:
-    check_inputs({"transcribe": TRANSCRIBE, "plain": PLAIN}, {"audio_url": "u", "anything": object()})
-    check_inputs({"s": step(x={"role": "required"})}, {"x": None})
+    start({"transcribe": TRANSCRIBE, "plain": PLAIN}, {"audio_url": "u", "anything": object()})
+    start({"s": step(x={"role": "required"})}, {"x": None})
+
+
+def test_of_the_values_of_a_flow_those_that_a_step_does_not_take_are_told() -> None:
+    assert invalid_inputs(TRANSCRIBE, {"audio_url": 5, "hint": True, "mode": 5, "text": 5, "other": 5}) == [
+        ("audio_url", "must be of type string"),
+        ("hint", "must be of type string"),
+    ]
+    assert invalid_inputs(TRANSCRIBE, {}) == [], "what is missing is a matter of the plan"
 
 
 def test_declared_outputs_must_be_there_and_of_their_type() -> None:
     assert invalid_outputs(TRANSCRIBE, {"text": "t", "words": 2, "more": True}) == []
     assert invalid_outputs(TRANSCRIBE, {"text": None}) == [
-        {"attribute": "text", "message": "is not of type string"},
+        {"attribute": "text", "message": "must be of type string"},
         {"attribute": "words", "message": "is missing"},
     ]
     assert invalid_outputs(TRANSCRIBE, {"text": "t", "words": True}) == [
-        {"attribute": "words", "message": "is not of type number"}
+        {"attribute": "words", "message": "must be of type number"}
     ]
     assert invalid_outputs(PLAIN, {}) == []
 
 
 def test_a_flow_gets_what_its_steps_declare_or_everything() -> None:
-    assert flow_outputs(TRANSCRIBE, {"text": "t", "secret": 1}) == {"text": "t"}
-    assert flow_outputs(PLAIN, {"anything": 1}) == {"anything": 1}
-    assert flow_outputs(step(a={"role": "required"}), {"anything": 1}) == {}
+    assert declared_outputs(TRANSCRIBE, {"text": "t", "secret": 1}) == {"text": "t"}
+    assert declared_outputs(PLAIN, {"anything": 1}) == {"anything": 1}
+    assert declared_outputs(step(a={"role": "required"}), {"anything": 1}) == {}

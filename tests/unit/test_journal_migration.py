@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.results import StepResult
 from counterfoil.settings import Settings
 from counterfoil.store.migrating import Migrated, migrate_store
@@ -19,10 +19,11 @@ from counterfoil.store.protocol import Row
 from counterfoil.store.sqlite.doctor import examine
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.testing.simulator import Simulator, answered
+from counterfoil.testing.simulator import Simulator
 from tests.by_hand import by_hand
 from tests.journal import ENTRIES, events_of
-from tests.store.records import DEFAULTS, NOW, definition
+from tests.store.old_stores import OUTPUTS, WORK, old_rows
+from tests.store.records import DEFAULTS, NOW
 from tests.store.schemas import SqliteDatabase, versions
 
 pytestmark = pytest.mark.sqlite_only
@@ -230,17 +231,17 @@ async def test_a_damaged_event_does_not_stand_in_the_way(tmp_path: Path) -> None
 # ------------------------------------------------------------------------------------------------ under an engine
 
 
-async def aged(path: Path, left: Path) -> list[dict[str, Any]]:
-    """Make a file of version 1 of one that an engine has left, as the engine of that time would have; its events."""
-    events = events_of(by_hand(left, ENTRIES))
+async def aged(path: Path) -> list[dict[str, Any]]:
+    """Make a file of version 1 with the flows of the time before plans, as the engine then would have; its events."""
+    tables = old_rows(numbered=True)
+    events = events_of(tables.pop("journal")[1])
     columns = ("type", "at", "flow_id", "step_id", "work_id", "attempt")
-    rows = [(*(event[name] for name in columns), json.dumps(event["data"])) for event in events]
+    rows = [(*(event[name] for name in columns), dump_json(event["data"]).decode()) for event in events]
     await old_file(path, [(number, *row) for number, row in enumerate(rows, 1)])
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("ATTACH ? AS left_behind", (str(left),))
-        for (table,) in connection.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'").fetchall():
-            if table not in ("journal", "schema_version", "sqlite_sequence"):
-                connection.execute(f"INSERT INTO main.{table} SELECT * FROM left_behind.{table}")
+        for table, (names, values) in tables.items():
+            marks = ", ".join("?" * len(names))
+            connection.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})", values)
     return events
 
 
@@ -249,17 +250,8 @@ def without_numbers(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def test_an_engine_goes_on_where_the_old_one_stopped(tmp_path: Path) -> None:
-    left, path = tmp_path / "left.db", tmp_path / "counterfoil.db"
-    amount = 98765432109876543210
-    async with Simulator(left, defaults=DEFAULTS) as old:
-        await old.engine.put_step("a", definition())
-        for flow_id in ("done", "open"):
-            await old.engine.start_flow(StartFlow(flow_id=flow_id, goals=["a"], init={"amount": amount}))
-        for call in old.network.waiting():
-            await old.network.answer(call, answered())
-        work_of = {call.metadata["flow_id"]: call.metadata["work_id"] for call in old.network.calls}
-        await old.engine.complete(work_of["done"], StepResult(success=True, outputs={"amount": amount}))
-    before = await aged(path, left)
+    path, work_id = tmp_path / "counterfoil.db", WORK["open"]
+    before = await aged(path)
     [finding] = examine(path, DEFAULTS)
     assert (finding.invariant, finding.subject) == ("schema", "version 1")
 
@@ -269,16 +261,21 @@ async def test_an_engine_goes_on_where_the_old_one_stopped(tmp_path: Path) -> No
         assert new.examine() == []
         queries = new.engine.queries
         last = await queries.last_seq()
-        await new.engine.complete(work_of["open"], StepResult(success=True, outputs={"amount": amount + 1}))
+        await new.engine.complete(work_id, StepResult(success=True, outputs={"amount": 1}))
         (result, final) = await queries.result("open", 0)
         assert (result["status"], final) == ("completed", True)
         added = await queries.journal_after(last, None, 99)
         assert [kind for _, kind, _ in added] == ["work_succeeded", "step_completed", "flow_completed"]
         told = await queries.journal_after(0, "open", 99)
         assert [number for number, _, _ in told] == sorted({number for number, _, _ in told})
-        assert str(amount).encode() in told[0][2]
+        assert [(await queries.flow(flow_id))["outputs"] for flow_id in ("done", "open")] == [
+            OUTPUTS["done"],
+            {"amount": 1},
+        ]
+        [(_, _, first), *_] = await queries.journal_after(0, "done", 1)
+        assert str(OUTPUTS["done"]["amount"]).encode() in first
         assert [kind for _, kind, _ in told[-3:]] == [kind for _, kind, _ in added]
-        document = await queries.work_item(work_of["open"])
+        document = await queries.work_item(work_id)
         assert [attempt["outcome"] for attempt in document["attempts"]] == ["succeeded"]
         assert new.examine() == []
     assert examine(path, DEFAULTS) == []

@@ -63,3 +63,9 @@ def test_what_is_kept_may_be_absent() -> None:
 
 def test_stripping_nothing_is_the_same_as_no_rule() -> None:
     assert key(strip=[]) == key()
+
+
+def test_what_was_undone_is_done_under_another_key() -> None:
+    keys = [idempotency_key("flow", 0, "step", definition(), ARGUMENTS, undone=times) for times in range(3)]
+    assert len(set(keys)) == 3
+    assert keys[0] == key()

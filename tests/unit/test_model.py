@@ -12,7 +12,7 @@ from counterfoil.domain.steps import WorkDefaults
 from tests.store.records import definition, flow_record, step_run, step_version, work_item
 
 
-@pytest.mark.parametrize("record", [work_item(progress=0.5), step_run(), flow_record(outputs={"a": 1})], ids=repr)
+@pytest.mark.parametrize("record", [work_item(progress=0.5), step_run(), flow_record(error={"a": 1})], ids=repr)
 def test_a_draft_is_equal_and_apart(record: Record) -> None:
     before = copy.deepcopy(record)
     draft = record.draft()
@@ -32,6 +32,9 @@ def test_a_draft_keeps_every_field() -> None:
         result={"success": False},
         error={"code": "X"},
         recorded_at=7,
+        arguments={"a": 1},
+        redrive_of="before",
+        undoes="another",
     )
     draft = work.draft()
     assert {name: getattr(draft, name) for name in work.__slots__} == {

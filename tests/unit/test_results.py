@@ -86,6 +86,12 @@ def test_nothing_recorded_is_the_same_as_no_report() -> None:
     assert not same_result(None, StepResult(success=True))
 
 
+def test_what_was_pruned_cannot_be_compared() -> None:
+    recorded = {"success": True, "outputs": {}, "error": None, "pruned": True}
+    assert same_result(recorded, StepResult(success=True)) is None
+    assert same_result(recorded, StepResult(success=False)) is None
+
+
 def test_heartbeats() -> None:
     assert Heartbeat.model_validate({}) == Heartbeat(progress=None, message=None)
     assert Heartbeat.model_validate({"progress": 1, "message": "almost", "more": 1}).progress == 1

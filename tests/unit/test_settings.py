@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.steps import RateLimit, WorkDefaults
 from counterfoil.settings import ApiKey, Settings, SettingsError, describe_settings, is_loopback, load_settings
 
 KEY = "ops:admin:s3cret"
@@ -58,8 +58,12 @@ class TestSources:
         monkeypatch.setenv("COUNTERFOIL_WORK__MAX_RETRIES", "-1")
         monkeypatch.setenv("COUNTERFOIL_WORK__BACKOFF_TYPE", "fixed")
         monkeypatch.setenv("COUNTERFOIL_WORK__PARALLELISM", "null")
+        monkeypatch.setenv("COUNTERFOIL_WORK__RATE_LIMIT", '{"count": 5, "per_ms": 100}')
         settings = load_settings(path, work={"deadline_ms": 5})
-        assert settings.work == WorkDefaults(max_retries=-1, jitter=False, backoff_type="fixed", deadline_ms=5)
+        rate = RateLimit(count=5, per_ms=100)
+        assert settings.work == WorkDefaults(
+            max_retries=-1, jitter=False, backoff_type="fixed", deadline_ms=5, rate_limit=rate
+        )
 
     def test_work_defaults_may_be_given_whole(self) -> None:
         assert load_settings(work=WorkDefaults(max_retries=9)).work.max_retries == 9

@@ -11,7 +11,7 @@ from counterfoil.store.shelf import Shelf
 def test_what_was_not_loaded_is_asked_for_by_its_kind() -> None:
     with pytest.raises(NotLoaded) as missing:
         Shelf[str]("things").get("a")
-    assert (missing.value.kind, missing.value.key) == ("things", "a")
+    assert missing.value.wanted == {("things", "a")}
 
 
 def test_what_does_not_exist_is_known_not_to() -> None:

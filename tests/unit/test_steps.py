@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from counterfoil.domain.steps import YEAR_MS, StepDefinition, ValueType, WorkConfig, WorkDefaults, has_type
+from counterfoil.domain.attributes import YEAR_MS, ValueType, has_type
+from counterfoil.domain.steps import RateLimit, StepDefinition, WorkConfig, WorkDefaults
 
 URL = "http://worker:9000/transcribe"
 
@@ -51,7 +52,46 @@ def step(**fields: Any) -> StepDefinition:
 def test_the_example_of_the_contract_is_taken_and_given_back_as_it_is() -> None:
     definition = StepDefinition.model_validate(FULL)
     assert definition.model_dump(mode="json", by_alias=True, exclude_unset=True) == FULL
-    assert definition.output_types == {"text": "string"}
+    assert (set(definition.inputs), set(definition.outputs)) == ({"audio_url", "language", "mode"}, {"text"})
+    assert (definition.required, definition.fans_out) == (("audio_url",), False)
+
+
+PLANNED: dict[str, Any] = {
+    "endpoint": URL,
+    "attributes": {
+        "page": {"role": "required", "type": "string", "for_each": True, "schema": {"minLength": 1}},
+        "zoom": {"role": "optional", "type": "number", "default": 1, "timeout_ms": 500},
+        "text": {"role": "output", "type": "string", "priority": 3},
+    },
+    "predicate": "inputs.zoom > 0.0",
+    "fan_out": {"mode": "zip", "parallelism": 4, "on_failure": "collect", "max_items": 50},
+    "wait_for": {"any": 1, "of": ["a", "b"]},
+    "compensate": {"endpoint": "http://worker:9000/undo", "kind": "async", "work": {"max_retries": 1}},
+}
+INNER: dict[str, Any] = {
+    "kind": "flow",
+    "flow": {"goals": ["child"], "inputs": {"theirs": "mine"}, "outputs": {"text": "said"}},
+    "attributes": {"mine": {"role": "required"}, "text": {"role": "output"}},
+}
+
+
+@pytest.mark.parametrize("fields", [PLANNED, INNER], ids=["planned", "inner flow"])
+def test_what_flows_are_planned_with_is_taken_and_given_back_as_it_is(fields: dict[str, Any]) -> None:
+    definition = StepDefinition.model_validate(fields)
+    assert definition.model_dump(mode="json", by_alias=True, exclude_unset=True) == fields
+
+
+def test_a_step_that_fans_out_says_over_what_and_when_it_fails() -> None:
+    definition = StepDefinition.model_validate(PLANNED)
+    assert (definition.fanned_out, definition.fans_out, definition.fail_fast) == (("page",), True, False)
+    assert step().fail_fast
+
+
+def test_what_undoes_a_step_is_a_step_of_its_own() -> None:
+    undoing = step(compensate=PLANNED["compensate"], require_signature=True, duplicate_status=200).undoing()
+    assert (undoing.endpoint, undoing.kind, undoing.work.max_retries) == ("http://worker:9000/undo", "async", 1)
+    assert (undoing.require_signature, undoing.duplicate_status, undoing.compensate) == (True, 200, None)
+    assert step(compensate={"endpoint": URL}).undoing().kind == "sync"
 
 
 def test_an_endpoint_is_enough() -> None:
@@ -77,14 +117,30 @@ REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "umlaut": ({"endpoint": "http://wörker/"}, ("endpoint",)),
     "long": ({"endpoint": "http://worker/" + "x" * 2048}, ("endpoint",)),
     "cancel_url": ({"cancel_url": "javascript:alert(1)"}, ("cancel_url",)),
-    "not yet": ({"predicate": {"any": 1}}, ("predicate",)),
-    "not yet either": ({"control": {"approval": {}}}, ("control", "approval")),
+    "predicate": ({"predicate": {"any": 1}}, ("predicate",)),
+    "predicate of nothing": ({"predicate": ""}, ("predicate",)),
+    "compensate": ({"compensate": {"endpoint": "ftp://worker/"}}, ("compensate", "endpoint")),
+    "compensate without endpoint": ({"compensate": {}}, ("compensate", "endpoint")),
+    "compensate as flow": ({"compensate": {"endpoint": URL, "kind": "flow"}}, ("compensate", "kind")),
+    "fan-out mode": ({"fan_out": {"mode": "sum"}}, ("fan_out", "mode")),
+    "fan-out parallelism": ({"fan_out": {"parallelism": 0}}, ("fan_out", "parallelism")),
+    "fan-out on_failure": ({"fan_out": {"on_failure": "ignore"}}, ("fan_out", "on_failure")),
+    "fan-out max_items": ({"fan_out": {"max_items": 1_000_001}}, ("fan_out", "max_items")),
+    "wait for nobody": ({"wait_for": {"of": []}}, ("wait_for", "of")),
+    "wait for none": ({"wait_for": {"any": 0, "of": ["a"]}}, ("wait_for", "any")),
+    "wait for more than there are": ({"wait_for": {"any": 2, "of": ["a"]}}, ("wait_for",)),
+    "wait twice for one": ({"wait_for": {"of": ["a", "a"]}}, ("wait_for",)),
+    "flow's goals": ({"kind": "flow", "endpoint": None, "flow": {"goals": []}}, ("flow", "goals")),
+    "status_url": ({"status_url": URL}, ("status_url",)),
+    "not yet": ({"control": {"approval": {}}}, ("control", "approval")),
     "role": ({"attributes": {"a": {"role": "input"}}}, ("attributes", "a", "role")),
     "type": ({"attributes": {"a": {"role": "required", "type": "text"}}}, ("attributes", "a", "type")),
     "attribute without role": ({"attributes": {"a": {}}}, ("attributes", "a", "role")),
     "attribute's field": ({"attributes": {"a": {"role": "output", "x": 1}}}, ("attributes", "a", "x")),
-    "for_each": ({"attributes": {"a": {"role": "required", "for_each": True}}}, ("attributes", "a", "for_each")),
-    "schema": ({"attributes": {"a": {"role": "required", "schema": {}}}}, ("attributes", "a", "schema")),
+    "for_each": ({"attributes": {"a": {"role": "required", "for_each": 1}}}, ("attributes", "a", "for_each")),
+    "schema": ({"attributes": {"a": {"role": "required", "schema": {"type": 1}}}}, ("attributes", "a", "schema")),
+    "timeout_ms": ({"attributes": {"a": {"role": "optional", "timeout_ms": -1}}}, ("attributes", "a", "timeout_ms")),
+    "priority": ({"attributes": {"a": {"role": "output", "priority": "1"}}}, ("attributes", "a", "priority")),
     "attribute without name": ({"attributes": {"": A_REQUIRED}}, ("attributes", "", "[key]")),
     "too many attributes": ({"attributes": {str(n): A_REQUIRED for n in range(257)}}, ("attributes",)),
     "max_retries": ({"work": {"max_retries": -2}}, ("work", "max_retries")),
@@ -99,8 +155,25 @@ REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "heartbeat_timeout_ms": ({"work": {"heartbeat_timeout_ms": 1.5}}, ("work", "heartbeat_timeout_ms")),
     "parallelism": ({"work": {"parallelism": 0}}, ("work", "parallelism")),
     "rate_limit": ({"work": {"rate_limit": 5}}, ("work", "rate_limit")),
+    "rate_limit without a time": ({"work": {"rate_limit": {"count": 5}}}, ("work", "rate_limit", "per_ms")),
+    "rate_limit of none": ({"work": {"rate_limit": {"count": 0, "per_ms": 1}}}, ("work", "rate_limit", "count")),
+    "rate_limit of too many": (
+        {"work": {"rate_limit": {"count": 10_001, "per_ms": 1}}},
+        ("work", "rate_limit", "count"),
+    ),
+    "rate_limit in no time": ({"work": {"rate_limit": {"count": 1, "per_ms": 0}}}, ("work", "rate_limit", "per_ms")),
+    "rate_limit in too long a time": (
+        {"work": {"rate_limit": {"count": 1, "per_ms": 86_400_001}}},
+        ("work", "rate_limit", "per_ms"),
+    ),
+    "rate_limit with more": (
+        {"work": {"rate_limit": {"count": 1, "per_ms": 1, "burst": 2}}},
+        ("work", "rate_limit", "burst"),
+    ),
     "work's field": ({"work": {"retries": 5}}, ("work", "retries")),
     "policy": ({"effect": {"policy": "magic"}}, ("effect", "policy")),
+    "policy to come": ({"effect": {"policy": "unsafe_once"}}, ("effect", "policy")),
+    "scope to come": ({"effect": {"scope": "global"}}, ("effect", "scope")),
     "scope": ({"effect": {"scope": "galaxy"}}, ("effect", "scope")),
     "window": ({"effect": {"window": "a day"}}, ("effect", "window")),
     "window of nothing": ({"effect": {"window": "0h"}}, ("effect", "window")),
@@ -134,6 +207,14 @@ def test_all_faults_are_named_at_once() -> None:
         ({"role": "const"}, "value"),
         ({"role": "const", "type": "number", "value": "1"}, "value"),
         ({"role": "optional", "type": "boolean", "default": 0}, "default"),
+        ({"role": "optional", "schema": {"minimum": 3}, "default": 2}, "default"),
+        ({"role": "const", "schema": {"minimum": 3}, "value": 2}, "value"),
+        ({"role": "required", "timeout_ms": 5}, "timeout_ms"),
+        ({"role": "output", "for_each": True}, "for_each"),
+        ({"role": "const", "value": [1], "for_each": True}, "for_each"),
+        ({"role": "optional", "for_each": True}, "default"),
+        ({"role": "optional", "for_each": True, "default": 5}, "default"),
+        ({"role": "optional", "for_each": True, "type": "number", "default": ["5"]}, "default"),
     ],
 )
 def test_an_attribute_that_does_not_fit_its_role_names_the_field(attribute: dict[str, Any], field: str) -> None:
@@ -142,6 +223,27 @@ def test_an_attribute_that_does_not_fit_its_role_names_the_field(attribute: dict
     (error,) = refusal.value.errors()
     assert error["loc"] == ("attributes", "a")
     assert error["msg"].startswith(f"Value error, {field}: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"endpoint": None}, "endpoint"),
+        ({"flow": {"goals": ["a"]}}, "flow"),
+        ({"kind": "flow", "endpoint": None}, "flow"),
+        ({**INNER, "endpoint": URL}, "endpoint"),
+        ({**INNER, "endpoint": None, "flow": {**INNER["flow"], "inputs": {"x": "text"}}}, "flow.inputs"),
+        ({**INNER, "endpoint": None, "flow": {**INNER["flow"], "outputs": {"mine": "x"}}}, "flow.outputs"),
+        ({**INNER, "endpoint": None, "flow": {"goals": ["a"]}}, "flow.outputs"),
+        ({"predicate": "inputs."}, "predicate"),
+        ({"predicate": "inputs.b > 1", "attributes": {"a": A_REQUIRED}}, "predicate"),
+    ],
+)
+def test_a_step_whose_parts_do_not_fit_names_the_part(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        step(**fields)
+    (error,) = refusal.value.errors()
+    assert (error["loc"], error["msg"].partition(": ")[0]) == ((), f"Value error, {field}")
 
 
 def test_a_const_may_be_null_and_an_optional_may_have_no_default() -> None:
@@ -177,10 +279,12 @@ def test_work_is_inherited_field_by_field() -> None:
 
 
 def test_an_explicit_null_switches_off_what_can_be_off() -> None:
-    defaults = WorkDefaults(heartbeat_timeout_ms=50, parallelism=4)
-    off = WorkConfig(heartbeat_timeout_ms=None, parallelism=None, ack_timeout_ms=None).resolve(defaults)
-    assert (off.heartbeat_timeout_ms, off.parallelism) == (None, None)
-    assert off.ack_timeout_ms == defaults.ack_timeout_ms
+    defaults = WorkDefaults(heartbeat_timeout_ms=50, parallelism=4, rate_limit=RateLimit(count=1, per_ms=9))
+    assert WorkConfig().resolve(defaults).rate_limit == RateLimit(count=1, per_ms=9)
+    off = WorkConfig(heartbeat_timeout_ms=None, parallelism=None, rate_limit=None, ack_timeout_ms=None)
+    resolved = off.resolve(defaults)
+    assert (resolved.heartbeat_timeout_ms, resolved.parallelism, resolved.rate_limit) == (None, None, None)
+    assert resolved.ack_timeout_ms == defaults.ack_timeout_ms
 
 
 def test_zero_and_false_are_values_of_their_own() -> None:

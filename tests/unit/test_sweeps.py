@@ -49,7 +49,7 @@ async def test_a_round_treats_no_more_than_its_limit(simulator: Simulator) -> No
 
 
 async def test_a_sweep_tells_when_it_is_needed_next(simulator: Simulator) -> None:
-    assert [await simulator.next_due(name) for name in SweepName if name is not SweepName.LEASE] == [None] * 5
+    assert [await simulator.next_due(name) for name in SweepName if name is not SweepName.LEASE] == [None] * 7
     await start(simulator)
     now = simulator.clock()
     assert await simulator.next_due(SweepName.DEADLINES) == now + 60_000
@@ -138,6 +138,16 @@ async def test_a_sweep_runs_until_nothing_is_left(simulator: Simulator) -> None:
     sweep = ScriptedSweep(5, 3)
     await ring(simulator, sweep)
     assert sweep.rounds == 3
+
+
+async def test_a_sweep_that_does_not_hurry_pauses_though_more_is_left(simulator: Simulator) -> None:
+    sweep = ScriptedSweep(5, 3)
+    sweep.name = SweepName.RETENTION
+    sweep.due = simulator.clock() + 50
+    loop, woken = SweepLoop(simulator.engine, NEVER_MS), list[tuple[SweepName, int | None]]()
+    loop.wake = lambda name, due_at: woken.append((name, due_at))  # type: ignore[method-assign]
+    await ring(simulator, sweep, loop)
+    assert (sweep.rounds, woken) == (1, [(SweepName.RETENTION, sweep.due)])
 
 
 async def test_rings_during_a_round_are_worth_one_more(simulator: Simulator) -> None:
@@ -274,7 +284,9 @@ async def test_sweeps_that_have_stopped_make_the_engine_unready(simulator: Simul
     simulator.clock.advance(20_000)
     await simulator.engine.health()
     simulator.clock.advance(1)
-    with pytest.raises(Unavailable, match="requeue, deadlines, orphans, cancel_calls, lease, schedules"):
+    with pytest.raises(
+        Unavailable, match="requeue, deadlines, flow_clocks, orphans, cancel_calls, lease, schedules, retention"
+    ):
         await simulator.engine.health()
     with pytest.raises(Unavailable):
         loop.readiness()

@@ -61,8 +61,16 @@ def test_a_hole_may_be_filled_in_part() -> None:
     assert shown(tail, 0, 4, oldest=50, following=60) == []
     assert shown(tail, 0, 2, 4, oldest=50, following=61) == [], "1 is still missing"
     assert shown(tail, 0, 1, 2, 4, oldest=50, following=62) == [1, 2], "and now 3, which is another hole"
-    assert shown(tail, 2, 4, oldest=61, following=70) == []
-    assert shown(tail, 2, 4, oldest=62, following=70) == [4]
+    assert shown(tail, 2, 4, oldest=60, following=70) == []
+    assert shown(tail, 2, 4, oldest=61, following=70) == [4], "which was seen already behind the first"
+
+
+def test_all_holes_of_a_reading_are_waited_for_together() -> None:
+    """Where flows were pruned there may be hundreds: one after the other would take for ever."""
+    tail = Tail()
+    numbers = list(range(1, 100, 2))
+    assert shown(tail, 0, *numbers, oldest=50, following=60) == [1]
+    assert shown(tail, 1, *numbers[1:], oldest=60, following=90) == numbers[1:], "others run, but began later"
 
 
 def test_several_readers_wait_for_the_same_hole() -> None:

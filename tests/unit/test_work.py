@@ -184,7 +184,7 @@ def test_a_success_that_is_called_retriable_is_a_success() -> None:
 
 @pytest.mark.parametrize(
     ("outputs", "message"),
-    [({"text": 5}, "text is not of type string"), ({}, "text is missing"), (None, "text is missing")],
+    [({"text": 5}, "text must be of type string"), ({}, "text is missing"), (None, "text is missing")],
 )
 def test_outputs_that_break_their_types_are_a_failure(outputs: dict[str, Any] | None, message: str) -> None:
     verdict, events = reported(work_item(), StepResult(success=True, outputs=outputs), **TYPED)

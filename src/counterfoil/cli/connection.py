@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
@@ -70,6 +70,13 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 def json_pairs(texts: Sequence[str], option: str) -> dict[str, Any]:
     """``name=value`` options, each value as JSON where it is JSON and as a string where it is not."""
     return {name: _json_or_text(value) for name, value in pairs(texts, option).items()}
+
+
+def inputs_of(init: Sequence[str], init_file: IO[str] | None) -> dict[str, Any]:
+    """What a flow is to be started with: the file's object, and over it the single values."""
+    inputs = json_object(init_file.read(), "--init-file") if init_file is not None else {}
+    inputs.update(json_pairs(init, "--init"))
+    return inputs
 
 
 def _json_or_text(text: str) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from counterfoil.cli.demo_scenarios import Scenario
-from counterfoil.cli.flows import event_note
+from counterfoil.cli.events import event_note
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

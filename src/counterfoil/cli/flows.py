@@ -1,15 +1,17 @@
-"""``counterfoil flow``: start flows, look at them, follow them, cancel them."""
+"""``counterfoil flow``: start flows, look at them, follow them, cancel them, let them go on."""
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
-from typing import IO, TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from counterfoil.cli.connection import Connection, connected, json_object, json_pairs, pairs
+from counterfoil.cli.connection import Connection, connected, inputs_of, json_pairs, pairs
+from counterfoil.cli.events import event_line
+from counterfoil.cli.graph import MARKS, flow_lines, waits_for
 from counterfoil.cli.output import (
+    STATUS_STYLES,
     CommandFailed,
     compact,
     error_text,
@@ -18,20 +20,23 @@ from counterfoil.cli.output import (
     print_table,
     status_text,
     stdout_console,
+    text_width,
     when,
 )
+from counterfoil.cli.times import milliseconds, since_time
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from counterfoil.client import Client, Event, Flow, FlowResult
+    from counterfoil.client import Client, Flow, FlowResult, WorkItem
     from counterfoil.client.documents import FlowSummary
 
 FLOW_STATUSES = ["active", "compensating", "completed", "failed", "cancelled"]
 OPEN_STATUSES = ("active", "compensating")
+MOST_WORK = 20
+"""How many work items are listed with a flow; those that need a look first."""
 
-_AGO = re.compile(r"^([0-9]+)([smhd])$")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_CALM = ("succeeded", "cancelled")
 
 
 @click.group()
@@ -49,6 +54,9 @@ def flow() -> None:
 @click.option("--id", "flow_id", help="An id of your own; a second start with it is refused.")
 @click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="A label to find the flow by.")
 @click.option("-m", "--metadata", multiple=True, metavar="NAME=VALUE", help="Metadata for the steps.")
+@click.option("--deadline", help="How long it may take: 500ms, 30s, 15m, 2h, 1d.")
+@click.option("--on-deadline", type=click.Choice(["fail", "cancel"]), help="What becomes of it then (fail).")
+@click.option("--no-compensate", is_flag=True, help="When it fails, leave what it has done as it is.")
 @click.option("--wait", type=click.FloatRange(min=0), help="Wait so many seconds for the end, then as `flow result`.")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
@@ -60,16 +68,30 @@ def start(
     flow_id: str | None,
     label: tuple[str, ...],
     metadata: tuple[str, ...],
+    deadline: str | None,
+    on_deadline: str | None,
+    no_compensate: bool,
     wait: float | None,
     as_json: bool,
 ) -> None:
     """Start a flow towards one or more GOALS (step ids) and print its id."""
-    inputs = json_object(init_file.read(), "--init-file") if init_file is not None else {}
-    inputs.update(json_pairs(init, "--init"))
+    if on_deadline and not deadline:
+        raise click.UsageError("--on-deadline needs --deadline")
+    inputs = inputs_of(init, init_file)
     labels, extra = pairs(label, "--label"), json_pairs(metadata, "--metadata")
+    deadline_ms = milliseconds(deadline, "--deadline")
 
     async def begin(client: Client) -> tuple[Any, FlowResult | None]:
-        started = await client.start_flow(goals, inputs, flow_id=flow_id, labels=labels, metadata=extra)
+        started = await client.start_flow(
+            goals,
+            inputs,
+            flow_id=flow_id,
+            labels=labels,
+            metadata=extra,
+            deadline_ms=deadline_ms,
+            on_deadline=cast('Literal["fail", "cancel"] | None', on_deadline),
+            compensate=False if no_compensate else None,
+        )
         return started, None if wait is None else await client.result(started["flow_id"], wait)
 
     started, result = connection.call(begin)
@@ -104,7 +126,7 @@ def list_flows(
     wanted = next(iter(pairs([label], "--label").items())) if label else None
     page = connection.call(
         lambda client: client.flows(
-            status=status, label=wanted, goal=goal, since=_since(since), cursor=cursor, limit=limit
+            status=status, label=wanted, goal=goal, since=since_time(since), cursor=cursor, limit=limit
         )
     )
     if as_json:
@@ -119,22 +141,25 @@ def list_flows(
         click.echo(f"more: --cursor {page['next_cursor']}", err=True)
 
 
-@flow.command()
+@flow.command(short_help="Show a flow: the graph of its steps, and its work.")
 @click.argument("flow_id")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def show(connection: Connection, flow_id: str, as_json: bool) -> None:
-    """Show a flow with its steps and their work items."""
+    """Show a flow: the graph of its steps with their states, what is undone, and its work items."""
     document = connection.call(lambda client: client.flow(flow_id))
     if as_json:
         print_json(document)
         return
+    parent = document.get("parent")
     print_facts(
         [
             ("flow", document["flow_id"]),
             ("status", status_text(document["status"])),
             ("goals", " ".join(document["goals"])),
+            ("inside", f"step {parent['step_id']} of flow {parent['flow_id']}" if parent else None),
             ("started", when(document["created_at"])),
+            ("deadline", when(document.get("deadline_at")) or None),
             ("ended", when(document["finished_at"]) or None),
             ("labels", compact(document["labels"]) or None),
             ("init", compact(document["init"]) or None),
@@ -143,8 +168,10 @@ def show(connection: Connection, flow_id: str, as_json: bool) -> None:
         ]
     )
     click.echo()
-    columns = ("WORK", "STEP", "STATUS", "ATTEMPT", "WAITS FOR", "RESULT")
-    print_table(columns, _work_rows(document), empty="no work item yet")
+    for line in flow_lines(document, datetime.now(UTC), text_width()):
+        stdout_console().print(_coloured(line), soft_wrap=True)
+    click.echo()
+    _print_work(document)
 
 
 @flow.command()
@@ -198,49 +225,31 @@ def result(connection: Connection, flow_id: str, wait: float, as_json: bool) -> 
 
 @flow.command(short_help="Cancel a flow.")
 @click.argument("flow_id")
+@click.option("--compensate", is_flag=True, help="Undo what it has completed, where its steps say how.")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def cancel(connection: Connection, flow_id: str, as_json: bool) -> None:
+def cancel(connection: Connection, flow_id: str, compensate: bool, as_json: bool) -> None:
     """Cancel a flow: its open work is cancelled, and late results are refused."""
-    document = connection.call(lambda client: client.cancel(flow_id))
+    document = connection.call(lambda client: client.cancel(flow_id, compensate=compensate))
     if as_json:
         print_json(document)
     else:
         click.echo(f"flow {flow_id} is {document['status']}")
 
 
-def event_line(event: Event) -> Text:
-    """One event of the journal on one line."""
-    from rich.text import Text
-
-    kind = event["type"]
-    subject, _, change = kind.partition("_")
-    style = {"succeeded": "green", "completed": "green", "failed": "red", "cancelled": "dim red"}.get(
-        change, "yellow" if change in ("not_completed", "undelivered") else ""
-    )
-    line = Text(f"{event['at'][11:23]}  ", style="dim")
-    line.append(f"{kind:<20}", style=style or ("bold" if subject == "flow" else ""))
-    parts = [event["step_id"] or "", f"attempt {event['attempt']}" if event["attempt"] else "", event_note(event)]
-    line.append("  ".join(part for part in parts if part), style="")
-    return line
-
-
-def event_note(event: Event) -> str:
-    """What a person wants to know of an event's data; --json has all of it."""
-    data = event["data"] or {}
-    error, outputs, progress = data.get("error"), data.get("outputs"), data.get("progress")
-    notes = [
-        error_text(error) if isinstance(error, dict) else "",
-        compact(outputs, 80) if outputs else "",
-        "" if progress is None else f"{progress:.0%}",
-        str(data.get("message") or data.get("note") or ""),
-        f"next attempt at {data['next_attempt_at'][11:23]}" if data.get("next_attempt_at") else "",
-        f"deadline {data['deadline_at'][11:23]}"
-        if event["type"] == "work_dispatched" and data.get("deadline_at")
-        else "",
-        compact(data.get("init"), 80) if event["type"] == "flow_started" else "",
-    ]
-    return ", ".join(note for note in notes if note)
+@flow.command(short_help="Let a failed flow go on.")
+@click.argument("flow_id")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def redrive(connection: Connection, flow_id: str, as_json: bool) -> None:
+    """Let a failed flow go on from what failed; what completed is kept, unless it was undone."""
+    document = connection.call(lambda client: client.redrive(flow_id))
+    if as_json:
+        print_json(document)
+    else:
+        count = len(document["work"])
+        items = "1 new work item" if count == 1 else f"{count} new work items"
+        click.echo(f"flow {flow_id} is {document['status']} again, with {items}")
 
 
 def _finish(result: FlowResult, as_json: bool) -> None:
@@ -267,41 +276,39 @@ def _ended_otherwise(result: FlowResult) -> CommandFailed:
     )
 
 
-def _work_rows(document: Flow) -> list[tuple[str | Text, ...]]:
-    return [
-        (
-            item["work_id"],
-            step_id,
-            status_text(item["status"]),
-            str(item["attempt"]),
-            waits_for(item["status"], item["next_attempt_at"], item["deadline_at"], item["progress"]),
-            error_text(item["error"]) or compact(item["outputs"], 60),
-        )
-        for step_id, run in document["steps"].items()
-        for item in run["work"]
-    ]
+def _coloured(line: str) -> Text:
+    """A line of the graph with its mark and its state in colour, where there is colour."""
+    from rich.text import Text
+
+    text = Text(line)
+    for status, mark in MARKS.items():
+        if line.startswith(f"{mark} "):
+            text.stylize(STATUS_STYLES[status], 0, 1)
+            text.highlight_words([f"  {status}"], STATUS_STYLES[status])
+    return text
 
 
-def waits_for(status: str, next_attempt_at: str | None, deadline_at: str | None, progress: float | None) -> str:
-    """What a work item waits for, and until when."""
-    if status == "not_completed" and next_attempt_at:
-        return f"retry {when(next_attempt_at)}"
-    if status == "active" and deadline_at:
-        done = "" if progress is None else f"{progress:.0%}, "
-        return f"{done}deadline {when(deadline_at)}"
-    return {"pending": "its turn", "held": "an approval"}.get(status, "")
+def _print_work(document: Flow) -> None:
+    """The work items of a flow, as many as a person reads."""
+    items = [(step_id, item) for step_id, run in document["steps"].items() for item in run["work"]]
+    if len(items) > MOST_WORK:
+        items.sort(key=lambda pair: pair[1]["status"] in _CALM)
+    columns = ("WORK", "STEP", "STATUS", "ATTEMPT", "WAITS FOR", "RESULT")
+    print_table(columns, [_work_row(*pair) for pair in items[:MOST_WORK]], empty="no work item yet")
+    if len(items) > MOST_WORK:
+        click.echo(f"{len(items) - MOST_WORK} more work items: --json has all of them", err=True)
+
+
+def _work_row(step_id: str, item: WorkItem) -> tuple[str | Text, ...]:
+    return (
+        item["work_id"],
+        f"{step_id} (undoes)" if item.get("undoes") else step_id,
+        status_text(item["status"]),
+        str(item["attempt"]),
+        waits_for(item),
+        error_text(item["error"]) or compact(item["outputs"], 60),
+    )
 
 
 def _end(item: FlowSummary) -> str:
     return error_text(item.get("error")) or compact(item.get("outputs"), 60)
-
-
-def _since(text: str | None) -> str | None:
-    """A time as the engine takes it, from one or from a length of time."""
-    if text is None:
-        return None
-    ago = _AGO.match(text)
-    if ago:
-        moment = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return text

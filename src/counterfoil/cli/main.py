@@ -8,6 +8,7 @@ from counterfoil.cli.demo import demo
 from counterfoil.cli.doctor import doctor
 from counterfoil.cli.flows import flow
 from counterfoil.cli.keys import keys
+from counterfoil.cli.plans import plan
 from counterfoil.cli.schedules import schedule
 from counterfoil.cli.serve import serve
 from counterfoil.cli.steps import step
@@ -26,7 +27,7 @@ def cli() -> None:
     """
 
 
-for command in (serve, demo, step, flow, work, schedule, doctor, store, keys):
+for command in (serve, demo, step, plan, flow, work, schedule, doctor, store, keys):
     cli.add_command(command)
 
 

@@ -34,11 +34,14 @@ ADVICE = {
     "UNKNOWN_WORK": "`counterfoil work list` shows the work items there are",
     "UNKNOWN_SCHEDULE": "`counterfoil schedule list` shows the schedules there are",
     "UNREACHABLE_GOAL": "give the missing inputs with --init NAME=VALUE",
+    "PLAN_CYCLE": "give one of the values that they wait for with --init NAME=VALUE",
     "INVALID_INPUT": "correct what is named and try again",
     "INVALID_STEP": "correct what is named and put the step again",
     "INVALID_SCHEDULE": "correct what is named and put the schedule again",
     "FLOW_EXISTS": "choose another --id, or look at the one there is with `counterfoil flow show`",
     "FLOW_FINAL": "it has ended: `counterfoil flow result` shows how",
+    "FLOW_NOT_FAILED": "`counterfoil flow list --status failed` shows those that can be redriven",
+    "WORK_NOT_FAILED": "`counterfoil work list --status failed` shows what can be redriven",
     "UNAUTHENTICATED": "give the secret of an API key with --key or COUNTERFOIL_KEY",
     "FORBIDDEN": "use an API key with a role that may do this (`counterfoil keys new` makes one)",
     "PAYLOAD_TOO_LARGE": "send less, or raise max_body_bytes of the engine",
@@ -90,6 +93,12 @@ def stdout_console() -> Console:
 
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=400)
+
+
+def text_width() -> int:
+    """How wide drawings may be: as the terminal, and 80 columns where there is none."""
+    console = stdout_console()
+    return min(max(console.width, 40), 120) if console.is_terminal else 80
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, empty: str) -> None:

@@ -6,16 +6,17 @@ from typing import Any
 
 import click
 
-from counterfoil.cli.connection import Connection, connected
-from counterfoil.cli.flows import waits_for
+from counterfoil.cli.connection import Connection, connected, pairs
+from counterfoil.cli.graph import waits_for
 from counterfoil.cli.output import compact, error_text, print_facts, print_json, print_table, status_text, when
+from counterfoil.cli.times import since_time
 
 WORK_STATUSES = ["pending", "held", "active", "not_completed", "succeeded", "failed", "cancelled"]
 
 
-@click.group()
+@click.group(short_help="See what is waiting, and redrive what failed.")
 def work() -> None:
-    """See what is waiting, for what, and since when."""
+    """See what is waiting, for what, and since when; redrive what failed."""
 
 
 @work.command("list")
@@ -48,7 +49,7 @@ def list_work(
             item.get("step_id", ""),
             status_text(item["status"]),
             str(item["attempt"]),
-            waits_for(item["status"], item["next_attempt_at"], item["deadline_at"], item["progress"]),
+            waits_for(item),
             when(item.get("created_at")),
             item.get("flow_id", ""),
         )
@@ -75,9 +76,11 @@ def show(connection: Connection, work_id: str, as_json: bool) -> None:
             ("work", item["work_id"]),
             ("flow", item.get("flow_id")),
             ("step", item.get("step_id")),
+            ("redrive of", item.get("redrive_of")),
+            ("undoes", item.get("undoes")),
             ("status", status_text(item["status"])),
             ("attempt", str(item["attempt"])),
-            ("waits for", waits_for(item["status"], item["next_attempt_at"], item["deadline_at"], None) or None),
+            ("waits for", waits_for({**item, "progress": None}) or None),
             ("progress", None if item["progress"] is None else f"{item['progress']:.0%} {item.get('message') or ''}"),
             ("created", when(item.get("created_at"))),
             ("recorded", when(item.get("recorded_at")) or None),
@@ -88,6 +91,63 @@ def show(connection: Connection, work_id: str, as_json: bool) -> None:
     click.echo()
     columns = ("ATTEMPT", "SENT", "ACKNOWLEDGED", "ENDED", "OUTCOME", "DELIVERY", "ERROR")
     print_table(columns, [_attempt(attempt) for attempt in item.get("attempts") or []], empty="no attempt yet")
+
+
+@work.command(
+    short_help="Redrive failed work: one item, or all that fits.",
+    epilog="Example: counterfoil work redrive --step charge --error RETRIES_EXHAUSTED --since 2h --dry-run",
+)
+@click.argument("work_id", required=False)
+@click.option("--step", "step_id", help="All failed work of this step.")
+@click.option("--error", "error_code", help="All that failed with this code.")
+@click.option("--since", help="All that failed since a time (2026-11-16T12:00:00Z) or for so long (15m, 2h, 1d).")
+@click.option("--until", help="All that failed until a time, or until so long ago.")
+@click.option("--label", metavar="NAME=VALUE", help="All failed work of flows with this label.")
+@click.option("--limit", type=click.IntRange(1, 10_000), help="How many items at most (1000).")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be redriven.")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def redrive(
+    connection: Connection,
+    work_id: str | None,
+    step_id: str | None,
+    error_code: str | None,
+    since: str | None,
+    until: str | None,
+    label: str | None,
+    limit: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Put a new work item in the place of WORK_ID, or of all failed work that fits the options.
+
+    The flows go on from there, and keep what has completed.
+    """
+    wanted = {"step_id": step_id, "error_code": error_code, "since": since_time(since), "until": since_time(until)}
+    filters = {name: value for name, value in wanted.items() if value is not None}
+    if label is not None:
+        filters["label"] = ":".join(next(iter(pairs([label], "--label").items())))
+    if work_id is not None:
+        if filters or dry_run or limit is not None:
+            raise click.UsageError("give a WORK_ID or a filter, not both")
+        _redrive_one(connection, work_id, as_json)
+        return
+    if not filters:
+        raise click.UsageError("give a WORK_ID, or at least one of --step, --error, --since, --until and --label")
+    document = connection.call(lambda client: client.redrive_matching(filters, limit=limit, dry_run=dry_run))
+    if as_json:
+        print_json(document)
+        return
+    done = "would be redriven" if dry_run else f"fit, {document['redriven']} redriven"
+    click.echo(f"{document['matched']} failed work items {done}, in {len(document['flows'])} flows")
+
+
+def _redrive_one(connection: Connection, work_id: str, as_json: bool) -> None:
+    document = connection.call(lambda client: client.redrive_work(work_id))
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(f"work item {document['work_id']} is in the place of {work_id}")
 
 
 def _attempt(attempt: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """For programs that use an engine: the API client and the worker kit."""
 
 from counterfoil.client.api import Client
-from counterfoil.client.documents import Event, Flow, FlowResult, Schedule, StartedFlow, StepRun, WorkItem
+from counterfoil.client.documents import Event, Flow, FlowResult, Plan, Schedule, StartedFlow, StepRun, WorkItem
 from counterfoil.client.errors import (
     ApiError,
     ClientError,
@@ -27,6 +27,7 @@ __all__ = [
     "FlowResult",
     "InvalidDispatch",
     "NotCompleted",
+    "Plan",
     "Receipt",
     "ReportRefused",
     "ReportUndelivered",

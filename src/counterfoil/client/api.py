@@ -7,9 +7,9 @@ too. Everything that fails raises a ``ClientError``; the API key never appears i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 from urllib.parse import quote, urlsplit
 
 import aiohttp
@@ -21,6 +21,10 @@ from counterfoil.client.documents import (
     Flow,
     FlowPage,
     FlowResult,
+    Plan,
+    RedrivenByFilter,
+    RedrivenFlow,
+    RedrivenWork,
     Schedule,
     SchedulePage,
     StartedFlow,
@@ -28,6 +32,7 @@ from counterfoil.client.documents import (
     WorkPage,
 )
 from counterfoil.client.errors import ClientError, ConnectionFailed, Unavailable, api_error, parse_retry_after
+from counterfoil.client.sse import events_of
 from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
 
 POLL_SECONDS = 30.0
@@ -82,6 +87,11 @@ class Client:
 
     # -- flows ---------------------------------------------------------------------------------
 
+    async def plan(self, goals: Sequence[str], init: Mapping[str, Any] | None = None) -> Plan:
+        """What a start with these goals and inputs would run, and why; nothing is started."""
+        body = {"goals": list(goals), "init": dict(init or {})}
+        return cast(Plan, await self._call("POST", "/api/v1/plan", body=body))
+
     async def start_flow(
         self,
         goals: Sequence[str],
@@ -90,11 +100,17 @@ class Client:
         flow_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        deadline_ms: int | None = None,
+        on_deadline: Literal["fail", "cancel"] | None = None,
+        compensate: bool | None = None,
     ) -> StartedFlow:
-        """Start a flow towards its goals. With an own ``flow_id`` a repeat is refused (``FlowExists``)."""
+        """Start a flow towards its goals. With an own ``flow_id`` a repeat is refused (``FlowExists``).
+
+        ``compensate=False``: what it has completed stays as it is when the flow fails.
+        """
         body: dict[str, Any] = {"goals": list(goals), "init": dict(init or {})}
-        if flow_id is not None:
-            body["flow_id"] = flow_id
+        given = {"flow_id": flow_id, "deadline_ms": deadline_ms, "on_deadline": on_deadline, "compensate": compensate}
+        body.update({name: value for name, value in given.items() if value is not None})
         if labels:
             body["labels"] = dict(labels)
         if metadata:
@@ -137,9 +153,17 @@ class Client:
         query = {"cursor": cursor, "limit": limit}
         return cast(EventPage, await self._call("GET", f"/api/v1/flows/{_part(flow_id)}/events", query=query))
 
-    async def cancel(self, flow_id: str) -> Flow:
-        """Cancel a flow; again is fine, ``FlowFinal`` when it has ended otherwise."""
-        return cast(Flow, await self._call("POST", f"/api/v1/flows/{_part(flow_id)}/cancel"))
+    async def cancel(self, flow_id: str, *, compensate: bool = False) -> Flow:
+        """Cancel a flow; again is fine, ``FlowFinal`` when it has ended otherwise.
+
+        ``compensate=True``: what it has completed is undone first, where its steps say how.
+        """
+        body = {"compensate": True} if compensate else None
+        return cast(Flow, await self._call("POST", f"/api/v1/flows/{_part(flow_id)}/cancel", body=body))
+
+    async def redrive(self, flow_id: str) -> RedrivenFlow:
+        """Let a failed flow go on from what failed; ``FlowNotFailed`` when it has not."""
+        return cast(RedrivenFlow, await self._call("POST", f"/api/v1/flows/{_part(flow_id)}/redrive"))
 
     async def stream(self, flow_id: str | None = None, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Follow the journal: of one flow until it has ended, or of all flows for as long as the caller iterates.
@@ -155,7 +179,7 @@ class Client:
             try:
                 async with self._open_stream(path, seen) as response:
                     connected = True
-                    async for event in _events_of(response):
+                    async for event in events_of(response):
                         give_up_at = loop.time() + self._patience
                         if seen is None or event["seq"] > seen:
                             seen, last = event["seq"], event["type"]
@@ -208,6 +232,27 @@ class Client:
     async def work_item(self, work_id: str) -> WorkItem:
         """One work item with its attempts."""
         return cast(WorkItem, await self._call("GET", f"/api/v1/work/{_part(work_id)}"))
+
+    async def redrive_work(self, work_id: str) -> RedrivenWork:
+        """Put a new work item in the place of a failed one; ``WorkNotFailed`` when it is not."""
+        return cast(RedrivenWork, await self._call("POST", f"/api/v1/work/{_part(work_id)}/redrive"))
+
+    async def redrive_matching(
+        self,
+        filter: Mapping[str, str] | None = None,  # noqa: A002 - the word of the wire
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> RedrivenByFilter:
+        """Redrive all failed work that fits; with ``dry_run`` only tell what that would be.
+
+        ``filter``: any of ``step_id``, ``error_code``, ``since``, ``until`` and ``label`` (``name:value``). Without
+        one, all failed work fits.
+        """
+        body: dict[str, Any] = {"filter": dict(filter or {}), "dry_run": dry_run}
+        if limit is not None:
+            body["limit"] = limit
+        return cast(RedrivenByFilter, await self._call("POST", "/api/v1/work/redrive", body=body))
 
     async def health(self) -> dict[str, Any]:
         """Whether the engine is ready; raises ``Unavailable`` when it runs but is not."""
@@ -295,34 +340,6 @@ class _Stream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._request.__aexit__(kind, error, trace)
-
-
-async def _events_of(response: aiohttp.ClientResponse) -> AsyncIterator[Event]:
-    lines = SseLines()
-    async for chunk in response.content.iter_any():
-        for data in lines.feed(chunk):
-            yield cast(Event, parse_json(data))
-
-
-class SseLines:
-    """Cuts a byte stream into the data of server-sent events; comments (keep-alives) fall away."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._data: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        if b"\n" not in chunk:
-            self._rest += chunk
-            return
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            field, _, value = line.rstrip(b"\r").partition(b":")
-            if field == b"data":
-                self._data.append(value.removeprefix(b" "))
-            elif not field and not value and self._data:
-                yield b"\n".join(self._data)
-                self._data = []
 
 
 def _document(raw: bytes) -> dict[str, Any] | None:

@@ -22,14 +22,53 @@ class WorkItem(TypedDict):
     message: NotRequired[str | None]
     created_at: NotRequired[str]
     recorded_at: NotRequired[str | None]
+    item: NotRequired[int]
+    redrive_of: NotRequired[str | None]
+    undoes: NotRequired[str | None]
+    child_flow_id: NotRequired[str | None]
     attempts: NotRequired[list[dict[str, Any]]]
 
 
 class StepRun(TypedDict):
-    """A step inside one flow."""
+    """A step inside one flow. ``items``: how many work items it has, those aside that undo others."""
 
     status: str
     work: list[WorkItem]
+    kind: NotRequired[str]
+    goal: NotRequired[bool]
+    items: NotRequired[int]
+    error: NotRequired[dict[str, Any] | None]
+    started_at: NotRequired[str | None]
+    finished_at: NotRequired[str | None]
+    waits_until: NotRequired[str | None]
+    redrives: NotRequired[int]
+
+
+class Plan(TypedDict):
+    """Which steps a flow runs, why, where their values come from, and why others are left out."""
+
+    goals: list[str]
+    steps: list[str]
+    inputs: dict[str, str]
+    included: dict[str, str]
+    excluded: dict[str, str]
+    takes: NotRequired[dict[str, dict[str, list[str]]]]
+    waits_for: NotRequired[dict[str, dict[str, Any]]]
+
+
+class Parent(TypedDict):
+    """Where a flow lies inside another: the work item that it is."""
+
+    flow_id: str
+    step_id: str
+    work_id: str
+
+
+class Compensated(TypedDict):
+    """How far the undoing of a step is: pending, active, completed, failed, or cancelled when it was given up."""
+
+    step_id: str
+    status: str
 
 
 class Flow(TypedDict):
@@ -45,7 +84,12 @@ class Flow(TypedDict):
     labels: dict[str, str]
     created_at: str
     finished_at: str | None
+    pruned_at: str | None
     steps: dict[str, StepRun]
+    plan: NotRequired[Plan]
+    parent: NotRequired[Parent | None]
+    deadline_at: NotRequired[str | None]
+    compensation: NotRequired[list[Compensated]]
 
 
 class StartedFlow(TypedDict):
@@ -54,7 +98,7 @@ class StartedFlow(TypedDict):
     flow_id: str
     status: str
     goals: list[str]
-    plan: dict[str, Any]
+    plan: Plan
     created_at: str
 
 
@@ -104,6 +148,30 @@ class EventPage(TypedDict):
 class WorkPage(TypedDict):
     work: list[WorkItem]
     next_cursor: str | None
+
+
+class RedrivenFlow(TypedDict):
+    """A flow that goes on: ``work`` are its new work items."""
+
+    flow_id: str
+    status: str
+    work: list[str]
+
+
+class RedrivenWork(TypedDict):
+    """The new work item, and the failed one in whose place it is."""
+
+    work_id: str
+    redrive_of: str
+    flow_id: NotRequired[str]
+
+
+class RedrivenByFilter(TypedDict):
+    """How many failed work items fit, how many of them were redriven, and in which flows they are."""
+
+    matched: int
+    redriven: int
+    flows: list[str]
 
 
 class Schedule(TypedDict):

@@ -6,9 +6,9 @@ ClientError
 ├── ReportUndelivered       a report could not be handed in, however often it was tried
 ├── ReportRefused           the engine refuses what was sent, and would refuse it again
 └── ApiError                the engine answered with an error
-    ├── NotFound            UnknownStep, UnknownFlow, UnknownWork
-    ├── Invalid             InvalidStep, InvalidInput, UnreachableGoal
-    ├── Conflict            FlowExists, FlowFinal
+    ├── NotFound            UnknownStep, UnknownFlow, UnknownWork, UnknownSchedule
+    ├── Invalid             InvalidStep, InvalidInput, InvalidSchedule, UnreachableGoal, PlanCycle
+    ├── Conflict            FlowExists, FlowFinal, FlowNotFailed, WorkNotFailed
     ├── Denied              Unauthenticated, Forbidden
     └── Unavailable         not now; ``retry_after`` says when
 
@@ -84,6 +84,10 @@ class UnknownWork(NotFound):
     """No work item has this id."""
 
 
+class UnknownSchedule(NotFound):
+    """No schedule has this id."""
+
+
 class Invalid(ApiError):
     """The request itself is wrong; ``details`` says where."""
 
@@ -96,8 +100,16 @@ class InvalidInput(Invalid):
     """A value is missing or of the wrong type."""
 
 
+class InvalidSchedule(Invalid):
+    """The schedule breaks a rule."""
+
+
 class UnreachableGoal(Invalid):
-    """A goal needs inputs that nothing provides."""
+    """A goal needs inputs that nothing provides; ``details["missing"]`` says which, and who could."""
+
+
+class PlanCycle(Invalid):
+    """Steps wait for each other: ``details["steps"]``."""
 
 
 class Conflict(ApiError):
@@ -110,6 +122,14 @@ class FlowExists(Conflict):
 
 class FlowFinal(Conflict):
     """The flow has ended."""
+
+
+class FlowNotFailed(Conflict):
+    """Only a flow that has failed can be redriven."""
+
+
+class WorkNotFailed(Conflict):
+    """Only work that has failed can be redriven."""
 
 
 class Denied(ApiError):
@@ -132,12 +152,17 @@ BY_CODE: dict[str, type[ApiError]] = {
     "UNKNOWN_STEP": UnknownStep,
     "UNKNOWN_FLOW": UnknownFlow,
     "UNKNOWN_WORK": UnknownWork,
+    "UNKNOWN_SCHEDULE": UnknownSchedule,
     "NOT_FOUND": NotFound,
     "INVALID_STEP": InvalidStep,
     "INVALID_INPUT": InvalidInput,
+    "INVALID_SCHEDULE": InvalidSchedule,
     "UNREACHABLE_GOAL": UnreachableGoal,
+    "PLAN_CYCLE": PlanCycle,
     "FLOW_EXISTS": FlowExists,
     "FLOW_FINAL": FlowFinal,
+    "FLOW_NOT_FAILED": FlowNotFailed,
+    "WORK_NOT_FAILED": WorkNotFailed,
     "UNAUTHENTICATED": Unauthenticated,
     "FORBIDDEN": Forbidden,
     "UNAVAILABLE": Unavailable,

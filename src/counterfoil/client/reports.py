@@ -34,7 +34,10 @@ LONGEST_ERROR = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One work item as its worker received it. ``webhook_url`` is None for sync steps."""
+    """One work item as its worker received it. ``webhook_url`` is None for sync steps.
+
+    ``outputs`` is what the step gave, when this is the call that undoes it; None in all other calls.
+    """
 
     flow_id: str
     step_id: str
@@ -43,6 +46,7 @@ class Receipt:
     max_attempts: int | None = None
     deadline_at: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict, repr=False)
+    outputs: dict[str, Any] | None = field(default=None, repr=False)
     webhook_url: str | None = field(default=None, repr=False)
     heartbeat_url: str | None = field(default=None, repr=False)
     token: str = field(default="", repr=False)
@@ -67,6 +71,7 @@ class Receipt:
                 max_attempts=metadata.get("max_attempts"),
                 deadline_at=metadata.get("deadline_at"),
                 arguments=dict(document.get("arguments") or {}),
+                outputs=dict(document.get("outputs") or {}) if metadata.get("compensating") else None,
                 webhook_url=metadata.get("webhook_url"),
                 heartbeat_url=metadata.get("heartbeat_url"),
                 token=str(metadata.get("receipt_token") or ""),

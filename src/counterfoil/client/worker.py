@@ -33,6 +33,7 @@ class Assignment:
     def __init__(self, receipt: Receipt) -> None:
         self.receipt = receipt
         self.arguments = receipt.arguments
+        self.outputs = receipt.outputs
         self.progress: float | None = None
         self.message: str | None = None
         self.reporter: Reporter | None = None

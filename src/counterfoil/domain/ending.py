@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.events import Event, EventType, step_event
 from counterfoil.domain.flows import arguments_for
 from counterfoil.domain.keys import undoing_key
 from counterfoil.domain.model import UNDOING, CancelCall, StepRun, Work
-from counterfoil.domain.running import send, step_event
+from counterfoil.domain.running import send, undone_work
 from counterfoil.domain.states import FINAL_FLOWS, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.view import FlowView
 from counterfoil.domain.work import cancel
@@ -59,10 +59,11 @@ def _cancel_work(view: FlowView, open_work: Iterable[Work], now: int, reason: st
         view.record(cancel(work, now, reason))
         definition = view.version(work.version).definition
         if definition.kind == "flow" and work.status is WorkStatus.ACTIVE:
-            inner = view.flow(work.work_id)  # it is named after its work item
+            assert work.child_flow_id is not None
+            inner = view.flow(work.child_flow_id)
             undoing = inner.status is FlowStatus.COMPENSATING and compensate
             if inner.status not in FINAL_FLOWS and not undoing:
-                end_early(view, work.work_id, now, "cancelled", reason, compensate=compensate)
+                end_early(view, inner.flow_id, now, "cancelled", reason, compensate=compensate)
         elif definition.cancel_url and work.attempt:
             view.call_later(_cancel_call(work, definition.cancel_url, now, reason))
 
@@ -119,7 +120,7 @@ def go_on_undoing(view: FlowView, flow_id: str, now: int) -> None:
 def _undo(view: FlowView, step: StepRun, now: int) -> None:
     """One work item for each that succeeded, with what that was called with and what it gave."""
     all_items = view.work_of_step(step.flow_id, step.step_id)
-    undone = {work.undoes for work in all_items}
+    undone = undone_work(all_items)
     done = [
         work
         for work in all_items

@@ -69,6 +69,10 @@ class Event:
     data: dict[str, Any] = field(default_factory=dict)
 
 
+def step_event(step: StepRun, event_type: EventType, now: int, data: dict[str, Any]) -> Event:
+    return Event(event_type, now, step.flow_id, step.step_id, data=data)
+
+
 WORK_STATUS_OF: dict[EventType, WorkStatus] = {
     EventType.WORK_DISPATCHED: WorkStatus.ACTIVE,
     EventType.WORK_DELEGATED: WorkStatus.ACTIVE,
@@ -176,6 +180,7 @@ def _delegated(work: Work, event: Event) -> None:
     work.attempt = 1
     work.sent_at = work.first_sent_at = event.at
     work.due_at = None  # the clocks of the other flow run now
+    work.child_flow_id = event.data["child_flow_id"]
 
 
 def _released(work: Work, event: Event) -> None:
@@ -278,6 +283,8 @@ def evolve_flow(flow: Flow, event: Event) -> None:
             flow.compensation = {"ending": data["ending"], "steps": steps}
         elif kind is EventType.FLOW_REDRIVEN:
             flow.compensation = None
+            flow.parent = data.get("parent", flow.parent)
+            flow.redrives += 1
         elif flow.compensation is not None:
             flow.compensation = _given_up(flow.compensation)
     elif kind in ENDS_STEP:

@@ -59,6 +59,8 @@ class Work(Record):
     """The item that ended without success and that this one stands in for."""
     undoes: str | None = None
     """The item whose effect this one undoes; its arguments are then those of the other, with what that gave."""
+    child_flow_id: str | None = None
+    """The flow that it is, if its step is of kind ``flow``."""
 
 
 @dataclass(slots=True)
@@ -109,6 +111,7 @@ class Flow(Record):
     compensation: dict[str, Any] | None = None
     """How far it is undone: ``ending``, the state that comes after, and ``steps``, in the order of their undoing, each
     with step_id, status, open and failed items. Never changed in place."""
+    redrives: int = 0
 
 
 for _record in (Work, StepRun, Flow):

@@ -63,7 +63,14 @@ class Plan:
             "inputs": self.inputs,
             "included": self.included,
             "excluded": self.excluded,
+            "takes": {step_id: takes for step_id in self.steps if (takes := self._takes(step_id))},
+            "waits_for": self.waits,
         }
+
+    def _takes(self, step_id: str) -> dict[str, list[str]]:
+        """The values that a step takes from others, each with those that may bring it."""
+        optional = {name: option["of"] for name, option in self.options.get(step_id, {}).items()}
+        return {**self.requires.get(step_id, {}), **optional}
 
     def stored(self) -> dict[str, Any]:
         """All of it, as JSON."""

@@ -41,6 +41,8 @@ class Heartbeat(BaseModel):
     """Text without the character NUL, which not every database can hold."""
 
 
-def same_result(recorded: dict[str, Any] | None, again: StepResult) -> bool:
-    """Whether a report repeats the recorded one, as canonical JSON (RFC 8785)."""
+def same_result(recorded: dict[str, Any] | None, again: StepResult) -> bool | None:
+    """Whether a report repeats the recorded one, as canonical JSON (RFC 8785); None: the recorded one was pruned."""
+    if recorded is not None and recorded.get("pruned"):
+        return None
     return recorded is not None and same_json(recorded, again.reported())

@@ -6,25 +6,23 @@ through its states in the journal.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from counterfoil.domain.errors import CounterfoilError
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.events import Event, EventType, step_event
 from counterfoil.domain.fanning import FanOutError, fanned_out, gathered
 from counterfoil.domain.flows import arguments_for, declared_outputs, invalid_inputs
 from counterfoil.domain.keys import idempotency_key
 from counterfoil.domain.launch import Launch, launch
 from counterfoil.domain.model import StepRun, StepVersion, Work
 from counterfoil.domain.predicates import PredicateFailed
-from counterfoil.domain.states import StepStatus, WorkStatus
+from counterfoil.domain.reviving import revive
+from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps import DEEPEST_FLOW
 from counterfoil.domain.view import FlowView
 from counterfoil.domain.work import cancel, fail, work_event
-
-
-def step_event(step: StepRun, event_type: EventType, now: int, data: dict[str, Any]) -> Event:
-    return Event(event_type, now, step.flow_id, step.step_id, data=data)
 
 
 def start_step(view: FlowView, step: StepRun, now: int) -> list[str]:
@@ -108,7 +106,7 @@ def _fail_at_start(view: FlowView, step: StepRun, now: int, code: str, message: 
 
 
 def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _Items, now: int) -> list[str]:
-    before = _earlier_items(view, step) if step.redrives else {}
+    before, undone = _earlier_items(view, step) if step.redrives else ({}, Counter())
     kept = {item for item, work in before.items() if _stays(work, items)}
     numbers = [item for item in range(len(items.arguments)) if item not in kept]
     limit = version.definition.fan_out.parallelism if version.definition.fans_out else None
@@ -121,7 +119,7 @@ def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _It
     children: list[str] = []
     for item in numbers:
         earlier = before.get(item)
-        work = _create(view, step, version, items, item, earlier, now, waits=item not in released)
+        work = _create(view, step, version, items, item, earlier, now, waits=item not in released, undone=undone[item])
         if not items.wanted[item]:
             view.record(cancel(work, now, "its predicate is false"))
         elif item in released:
@@ -129,12 +127,12 @@ def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _It
     return children
 
 
-def _earlier_items(view: FlowView, step: StepRun) -> dict[int, Work]:
-    """The last item in each place that was not undone."""
+def _earlier_items(view: FlowView, step: StepRun) -> tuple[dict[int, Work], Counter[int]]:
+    """The last item in each place that was not undone, and how often something was undone there."""
     work_of_step = view.work_of_step(step.flow_id, step.step_id)
-    undone = {work.undoes for work in work_of_step if work.status is WorkStatus.SUCCEEDED}
-    items = {work.item: work for work in work_of_step if work.undoes is None}
-    return {item: work for item, work in items.items() if work.work_id not in undone}
+    undone = undone_work(work_of_step)
+    times = Counter(work.item for work in work_of_step if work.work_id in undone)
+    return latest_items(work_of_step), times
 
 
 def _stays(work: Work, items: _Items) -> bool:
@@ -154,12 +152,14 @@ def _create(
     now: int,
     *,
     waits: bool,
+    undone: int,
 ) -> Work:
+    definition, arguments = version.definition, items.arguments[item]
     data: dict[str, Any] = {
         "item": item,
         "version": version.version,
         "lane": version.lane,
-        "idempotency_key": idempotency_key(step.flow_id, item, step.step_id, version.definition, items.arguments[item]),
+        "idempotency_key": idempotency_key(step.flow_id, item, step.step_id, definition, arguments, undone=undone),
     }
     if items.own is not None:
         data["arguments"] = items.own[item]
@@ -181,34 +181,51 @@ def send(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str
 
 
 def _delegate(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str]:
-    """The other flow is named after the work item that it is: whoever knows one knows both."""
-    definition = version.definition
-    assert definition.flow is not None
-    parent = view.flow(work.flow_id).parent
-    depth = 1 if parent is None else parent["depth"] + 1
+    """The item is a flow from now on: a new one, or the one that an earlier item was, which goes on then."""
+    depth = 1 + (view.flow(work.flow_id).parent or {"depth": 0})["depth"]
+    parent = {"flow_id": work.flow_id, "step_id": work.step_id, "work_id": work.work_id, "depth": depth}
+    earlier = _child_to_revive(view, work)
+    if earlier is not None:
+        view.record(work_event(work, EventType.WORK_DELEGATED, now, {"child_flow_id": earlier}))
+        revive(view, earlier, now, parent)
+        return [earlier]
     view.record(work_event(work, EventType.WORK_DELEGATED, now, {"child_flow_id": work.work_id}))
     work = view.work(work.work_id)
     if depth > DEEPEST_FLOW:
         message = f"flows lie in each other more than {DEEPEST_FLOW} deep"
         view.record(fail(work, now, "FLOW_TOO_DEEP", message, "flow"))
         return []
-    inputs = view.inputs(work.flow_id)
+    try:
+        launch(view, _child(view, work, version, parent), now)
+    except CounterfoilError as refusal:
+        view.record(fail(work, now, refusal.code, f"the flow inside cannot start: {refusal.message}", "flow"))
+        return []
+    return [work.work_id]
+
+
+def _child_to_revive(view: FlowView, work: Work) -> str | None:
+    """The flow that an earlier item in its place was, unless it never began, or completed with the wrong outputs."""
+    if work.redrive_of is None:
+        return None
+    child_id = view.work(work.redrive_of).child_flow_id
+    child = None if child_id is None else view.find_flow(child_id)
+    return child_id if child is not None and child.status in (FlowStatus.FAILED, FlowStatus.CANCELLED) else None
+
+
+def _child(view: FlowView, work: Work, version: StepVersion, parent: dict[str, Any]) -> Launch:
+    """A flow is named after the first work item that it is."""
+    definition, inputs = version.definition, view.inputs(work.flow_id)
+    assert definition.flow is not None
     arguments = work.arguments if work.arguments is not None else arguments_for(definition, inputs.init)
-    child = Launch(
+    return Launch(
         flow_id=work.work_id,
         goals=list(definition.flow.goals),
         init={name: arguments[source] for name, source in definition.flow.inputs.items()},
         metadata=inputs.metadata,
         labels=inputs.labels,
         options={key: value for key, value in inputs.options.items() if key == "compensate"},
-        parent={"flow_id": work.flow_id, "step_id": work.step_id, "work_id": work.work_id, "depth": depth},
+        parent=parent,
     )
-    try:
-        launch(view, child, now)
-    except CounterfoilError as refusal:
-        view.record(fail(work, now, refusal.code, f"the flow inside cannot start: {refusal.message}", "flow"))
-        return []
-    return [child.flow_id]
 
 
 def release_items(view: FlowView, step: StepRun, version: StepVersion, now: int) -> list[str]:
@@ -228,22 +245,34 @@ def release_items(view: FlowView, step: StepRun, version: StepVersion, now: int)
 def outputs_of(view: FlowView, step: StepRun, version: StepVersion, last: Work | None) -> dict[str, Any]:
     """What a step whose items have all ended gives: lists in the order of its input if it fans out.
 
-    ``last``: the item that ended last, if it is known. A step that does not fan out has but one.
+    ``last``: the item that ended last, if one has ended now. A step that does not fan out has but one; if none has
+    ended, that was kept over a redrive.
     """
     definition = version.definition
     if not definition.fans_out:
-        if last is None:  # a redrive keeps what succeeded before and could not be undone
-            items = view.work_of_step(step.flow_id, step.step_id)
-            last = [work for work in items if work.undoes is None and work.status is WorkStatus.SUCCEEDED][-1]
-        return declared_outputs(definition, (last.result or {}).get("outputs") or {})
+        if last is not None:
+            return declared_outputs(definition, (last.result or {}).get("outputs") or {})
+        kept = dict(_outcomes(1, view.work_of_step(step.flow_id, step.step_id)))  # over a redrive
+        return declared_outputs(definition, kept.get(0, {}))
     if not definition.outputs or not step.items:
         return gathered(definition, step.items, ())
     return dict(gathered(definition, step.items, _outcomes(step.items, view.work_of_step(step.flow_id, step.step_id))))
 
 
 def _outcomes(count: int, items: Iterable[Work]) -> Iterator[tuple[int, Any]]:
-    """The last item in each place tells: before a redrive there may have been others, and more of them."""
-    latest = {work.item: work for work in items if work.undoes is None}
-    for item, work in latest.items():
+    """Item and outputs of what succeeded. The last in each place tells: a redrive may have made fewer, and others."""
+    for item, work in latest_items(items).items():
         if item < count and work.status is WorkStatus.SUCCEEDED:
             yield item, (work.result or {}).get("outputs") or {}
+
+
+def latest_items(work_of_step: Iterable[Work]) -> dict[int, Work]:
+    """The last item in each place that was not undone."""
+    items = list(work_of_step)
+    undone = undone_work(items)
+    return {work.item: work for work in items if work.undoes is None and work.work_id not in undone}
+
+
+def undone_work(work_of_step: Iterable[Work]) -> set[str]:
+    """The items whose effect was taken back. An undoing that failed took nothing back."""
+    return {work.undoes for work in work_of_step if work.undoes is not None and work.status is WorkStatus.SUCCEEDED}

@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from counterfoil.domain.ending import cancel_items, end_early, go_on_undoing
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.events import Event, EventType, step_event
 from counterfoil.domain.model import Flow, StepRun, StepVersion, Work
 from counterfoil.domain.readiness import Blocked, Ready, Skipped, readiness
 from counterfoil.domain.results import StepResult
-from counterfoil.domain.running import outputs_of, release_items, start_step, step_event
+from counterfoil.domain.running import outputs_of, release_items, start_step
 from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, OPEN_STEPS, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.view import FlowView
 from counterfoil.domain.work import child_failed, child_succeeded

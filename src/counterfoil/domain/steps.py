@@ -16,6 +16,7 @@ from counterfoil.domain.predicates import Predicate
 
 STEP_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 DEEPEST_FLOW = 16
 """How deep flows may lie in each other."""
 
@@ -53,6 +54,13 @@ PositiveMilliseconds = Annotated[StrictInt, Field(ge=1, le=YEAR_MS)]
 AttributeName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
+class RateLimit(Definition):
+    """At most ``count`` dispatches of a step in any window of ``per_ms``, over all flows and nodes."""
+
+    count: Annotated[StrictInt, Field(ge=1, le=10_000)]
+    per_ms: Annotated[StrictInt, Field(ge=1, le=DAY_MS)]
+
+
 class WorkDefaults(Definition):
     """How often, how long and how many at once: complete, as the engine's settings have it."""
 
@@ -65,11 +73,20 @@ class WorkDefaults(Definition):
     deadline_ms: PositiveMilliseconds = HOUR_MS
     heartbeat_timeout_ms: PositiveMilliseconds | None = None
     parallelism: Annotated[StrictInt, Field(ge=1)] | None = None
+    rate_limit: RateLimit | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a limit counts over all flows: who wants to send must look at what others have sent."""
+        return self.parallelism is not None or self.rate_limit is not None
 
     @property
     def max_attempts(self) -> int | None:
         """How many dispatches in all; None: as many as it takes."""
         return None if self.max_retries < 0 else self.max_retries + 1
+
+
+_CAN_BE_OFF = ("heartbeat_timeout_ms", "parallelism", "rate_limit")
 
 
 class WorkConfig(Definition):
@@ -84,15 +101,14 @@ class WorkConfig(Definition):
     deadline_ms: PositiveMilliseconds | None = None
     heartbeat_timeout_ms: PositiveMilliseconds | None = None
     parallelism: Annotated[StrictInt, Field(ge=1)] | None = None
-    rate_limit: NotYet = None
+    rate_limit: RateLimit | None = None
 
     def resolve(self, defaults: WorkDefaults) -> WorkDefaults:
         """Inherit field by field; an explicit null switches off what can be off."""
         own = {
             name: getattr(self, name)
             for name in self.model_fields_set
-            if name != "rate_limit"
-            and (getattr(self, name) is not None or name in ("heartbeat_timeout_ms", "parallelism"))
+            if getattr(self, name) is not None or name in _CAN_BE_OFF
         }
         return defaults.model_copy(update=own)
 
@@ -194,6 +210,9 @@ class StepDefinition(Definition):
                 raise ValueError("flow: is required for a step of kind flow")
             if self.endpoint is not None:
                 raise ValueError("endpoint: a step of kind flow calls none")
+            for name in ("parallelism", "rate_limit"):
+                if getattr(self.work, name) is not None:
+                    raise ValueError(f"work.{name}: a step of kind flow sends nothing; fan_out has a limit of its own")
             _known("flow.inputs", self.flow.inputs.values(), self.input_names, "takes")
             _known("flow.outputs", self.flow.outputs, self.outputs, "gives")
             unmapped = sorted(self.outputs.keys() - self.flow.outputs.keys())
@@ -214,8 +233,6 @@ class StepDefinition(Definition):
                 self.compiled_predicate()
             except ValueError as error:
                 raise ValueError(f"predicate: {error}") from None
-        if "fan_out" in self.model_fields_set and not self.fans_out:
-            raise ValueError("fan_out: no attribute has for_each")
         return self
 
     def compiled_predicate(self) -> Predicate | None:

@@ -87,9 +87,9 @@ def refuse_if_closed(work: Work, result: StepResult | None, duplicate_status: in
     if work.status in FINAL_WORK:
         if result is not None:
             details["same_result"] = same_result(work.result, result)
-            if not details["same_result"]:
+            if details["same_result"] is False:
                 raise ConflictingResult(**details)
-            if duplicate_status == 200:
+            if details["same_result"] and duplicate_status == 200:
                 return True
         raise (AlreadySucceeded if work.status is WorkStatus.SUCCEEDED else AlreadyFailed)(**details)
     raise WorkNotActive(**details)

@@ -1,7 +1,7 @@
 """Use cases: one file each, all of them behind ``Engine``."""
 
-from counterfoil.engine.context import EngineContext, system_clock
+from counterfoil.engine.context import EngineContext, Retention, system_clock
 from counterfoil.engine.engine import Engine, Limits
 from counterfoil.store.world import new_id
 
-__all__ = ["Engine", "EngineContext", "Limits", "new_id", "system_clock"]
+__all__ = ["Engine", "EngineContext", "Limits", "Retention", "new_id", "system_clock"]

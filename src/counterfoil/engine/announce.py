@@ -16,6 +16,9 @@ LOUD = frozenset(
         EventType.WORK_CANCELLED,
         EventType.FLOW_FAILED,
         EventType.FLOW_CANCELLED,
+        EventType.FLOW_COMPENSATING,
+        EventType.FLOW_REDRIVEN,
+        EventType.STEP_NOT_COMPENSATED,
         EventType.CANCEL_UNDELIVERED,
     }
 )

@@ -14,7 +14,7 @@ CLAIMABLE = (WorkStatus.PENDING, WorkStatus.NOT_COMPLETED)
 
 @dataclass(slots=True)
 class Claim:
-    """Claim one item that is due, if there is room: a place of this node, and the step's ``parallelism``."""
+    """Claim one item that is due, if there is room: a place of this node, the step's ``parallelism`` and its rate."""
 
     work_id: str
     flow_id: str
@@ -29,13 +29,18 @@ class Claim:
         if work.status not in CLAIMABLE or work.due_at is None or work.due_at > now:
             return False
         step = world.version(work.version)
-        limit = step.work.parallelism
+        limit, rate = step.work.parallelism, step.work.rate_limit
         if limit is not None and world.active_count(work.step_id) >= limit:
             world.capacity.note_full(work.step_id)
+            return False
+        if rate is not None and (until := world.rates.of(work.step_id).rests_until(rate, now)) is not None:
+            world.capacity.note_rest(work.step_id, work.version, until)
             return False
         if not world.capacity.take(work.lane):
             return False
         if limit is not None:
             world.count_active(work.step_id)
+        if rate is not None:
+            world.rates.count(work.step_id, rate, now)
         world.record(dispatch(work, step, world.node_id, now))
         return True

@@ -20,6 +20,14 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+@dataclass(frozen=True)
+class Retention:
+    """How long flows are kept that have ended, and what they carried; None: for ever."""
+
+    flows_ms: int | None = None
+    payloads_ms: int | None = None
+
+
 @dataclass
 class EngineContext:
     """Injected, so that tests can move the clock and know the ids."""
@@ -32,6 +40,7 @@ class EngineContext:
     draw: Callable[[], float] = random.random
     node_id: str = field(default_factory=new_id)
     webhook_base_url: str = ""
+    retention: Retention = field(default_factory=Retention)
     rules: FlowRules = field(default_factory=FlowRules)
     known: Known = field(init=False)
     """Definitions, plans and the register, as far as this node has met them."""

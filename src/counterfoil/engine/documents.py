@@ -50,7 +50,7 @@ def registered_step(
 
 def listed_flow(row: Row, outputs: Document) -> Document:
     """A flow in a list: its own state, without its steps."""
-    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels = row
+    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent = row
     return {
         "flow_id": flow_id,
         "status": status,
@@ -61,6 +61,8 @@ def listed_flow(row: Row, outputs: Document) -> Document:
         "labels": fragment(labels),
         "created_at": rfc3339(created_at),
         "finished_at": optional_rfc3339(finished_at),
+        "pruned_at": optional_rfc3339(pruned_at),
+        "parent": _parent_document(parent),
     }
 
 
@@ -76,14 +78,15 @@ def gathered_outputs(rows: list[Row]) -> dict[str, Document]:
 def whole_flow(row: Row, outputs: Document) -> Document:
     """A flow by itself: what a list shows of it, and what it was planned and started with."""
     _, status, goals, created_at, error, finished_at, metadata, labels, init, options, parent, deadline_at = row[:12]
-    compensation, plan = row[12:]
-    listed = listed_flow((0, row[0], status, goals, created_at, error, finished_at, metadata, labels), outputs)
+    compensation, plan, pruned_at = row[12:]
+    listed = listed_flow(
+        (0, row[0], status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent), outputs
+    )
     undone = parse_json(compensation)["steps"] if compensation is not None else []
     return {
         **listed,
         "init": fragment(init),
         "plan": _plan_document(plan, goals, init),
-        "parent": _parent_document(parent),
         "deadline_at": optional_rfc3339(deadline_at),
         "options": fragment(options),
         "compensation": [{"step_id": step["step_id"], "status": step["status"]} for step in undone],
@@ -100,6 +103,8 @@ def _plan_document(plan: str | None, goals: str, init: str) -> Document:
         "inputs": dict.fromkeys(parse_json(init), "init"),
         "included": dict.fromkeys(goal_ids, "it is a goal"),
         "excluded": {},
+        "takes": {},
+        "waits_for": {},
     }
 
 
@@ -111,9 +116,10 @@ def _parent_document(parent: str | None) -> Document | None:
 
 
 def flow_step_document(row: Row) -> Document:
-    _, status, goal, version, started_at, finished_at, items, error, due_at, redrives = row
+    _, status, goal, version, started_at, finished_at, items, error, due_at, redrives, kind = row
     return {
         "status": status,
+        "kind": kind or "async",
         "goal": bool(goal),
         "version": version,
         "started_at": optional_rfc3339(started_at),
@@ -129,7 +135,7 @@ def flow_step_document(row: Row) -> Document:
 def work_document(row: Row) -> Document:
     (_, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
      result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of,
-     undoes) = row  # fmt: skip
+     undoes, child_flow_id) = row  # fmt: skip
     waits = status in ("pending", "not_completed")
     return {
         "work_id": work_id,
@@ -148,6 +154,7 @@ def work_document(row: Row) -> Document:
         "idempotency_key": idempotency_key,
         "redrive_of": redrive_of,
         "undoes": undoes,
+        "child_flow_id": child_flow_id,
         "created_at": rfc3339(created_at),
         "sent_at": optional_rfc3339(sent_at),
         "acknowledged_at": optional_rfc3339(acknowledged_at),
@@ -159,7 +166,7 @@ def event_document(row: Row) -> Document:
     seq, event_type, at, flow_id, step_id, work_id, attempt, data = row
     facts = parse_json(data)
     for name, value in facts.items():
-        if name.endswith("_at") and isinstance(value, int):
+        if (name.endswith("_at") or name == "until") and isinstance(value, int):
             facts[name] = rfc3339(value)
     return {
         "seq": seq,

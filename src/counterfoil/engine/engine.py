@@ -267,7 +267,7 @@ class Engine:
             if work.attempt and work.status is not WorkStatus.ACTIVE and world.is_limited(work)
         }
         back.update(changes.current)  # another definition may allow more
-        self._make_room(back)
+        self._make_room(back, changes.current)
         if self.feed.has_readers:
             self.feed.ring({event.flow_id for event in changes.events})
         if self.lease.others:
@@ -285,6 +285,7 @@ class Engine:
             else:
                 if work.due_at <= changes.at:
                     slots.waiting.add(work.lane)
+                    slots.wake_for(work.step_id, work.version)
                     due_here = True
                 at(SweepName.REQUEUE, work.due_at)
         return due_here
@@ -305,13 +306,17 @@ class Engine:
             if schedule is not None and schedule.next_at is not None:
                 at(SweepName.SCHEDULES, schedule.next_at)
 
-    def _make_room(self, steps: Iterable[str]) -> None:
-        """Something of these steps has come back: those that had as much out as they may can send again."""
+    def _make_room(self, steps: Iterable[str], defined: Iterable[str] | None = None) -> None:
+        """Something of these steps has come back: those that had as much out as they may can send again.
+
+        ``defined``: the steps that have another definition, and so another rate; None: perhaps all of them.
+        """
         slots, freed = self.slots, frozenset(steps)
         full = slots.full & freed
         slots.full -= full
+        rested = slots.forget_rests(freed if defined is None else defined)
         # What is due may have been passed over, because another node had it in hand, without a look at the limit.
-        if full or (freed and any(step_of(lane) in freed for lane in slots.waiting)):
+        if full or rested or (freed and any(step_of(lane) in freed for lane in slots.waiting)):
             self.wakeups.now(SweepName.REQUEUE)
 
     async def keep_lease(self) -> None:
@@ -324,7 +329,7 @@ class Engine:
             return
         had_others, lapsed = lease.others, not lease.held
         await lease.keep()
-        self._make_room(tuple(self.slots.full))
+        self._make_room((*self.slots.full, *self.slots.resting))
         if had_others or lease.others:
             self.feed.ring_all()
         if lapsed:

@@ -74,8 +74,7 @@ class Queries:
         rows = await self._read("get_flow_steps", flow_id=flow_id)
         steps = {row[0]: flow_step_document(row) for row in rows}
         for row in await self._read("work_of_flow", flow_id=flow_id):
-            document = work_document(row)
-            steps[document["step_id"]]["work"].append(document)
+            steps[row[3]]["work"].append(work_document(row))
         return steps
 
     async def _outputs(self, flow_ids: list[str]) -> dict[str, Document]:

@@ -23,6 +23,7 @@ from counterfoil.scheduler.deadlines import DeadlineSweep
 from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
 from counterfoil.scheduler.requeue import RequeueSweep
+from counterfoil.scheduler.retention import RetentionSweep
 from counterfoil.scheduler.schedules import ScheduleSweep
 from counterfoil.scheduler.sweep import Sweep
 from counterfoil.store.commit import StoreFailure
@@ -33,6 +34,8 @@ POSTPONED_MS = 500
 """When a sweep looks again after the store was not to be had, if its interval is longer."""
 IN_OTHER_HANDS_MS = 50
 """When a sweep looks again for what is due, but was passed over: another node has it in hand."""
+UNHURRIED = frozenset({SweepName.RETENTION})
+"""Sweeps that pause between two rounds, though there may be more to do: they say themselves when they go on."""
 SILENCE_INTERVALS = 10
 """A sweep that has not finished a round for so many intervals (and ten seconds) is not alive."""
 
@@ -81,7 +84,7 @@ class SweepRunner:
             self._postponed = False
             self._engine.metrics.swept(self.sweep.name, items)
             self.finished_at = clock()
-            if items:
+            if items and self.sweep.name not in UNHURRIED:
                 self._rung = True  # there may be more: look again before resting
             elif due_at is not None:
                 self._loop.wake(self.sweep.name, due_at if due_at > now else clock() + IN_OTHER_HANDS_MS)
@@ -104,6 +107,7 @@ class SweepLoop:
             CancelCallSweep(engine),
             LeaseSweep(engine),
             ScheduleSweep(engine),
+            RetentionSweep(engine),
         ]
         self._runners = {sweep.name: SweepRunner(sweep, engine, self) for sweep in sweeps}
         self._planned: dict[SweepName, int] = {}

@@ -37,7 +37,8 @@ class RequeueSweep:
         due = [lane for lane, due_at in lanes if due_at <= now]
         self._next_due = min((due_at for _, due_at in lanes if due_at > now), default=None)
         slots.waiting = set(due)
-        ready = [lane for lane in due if step_of(lane) not in slots.full and slots.free_to(host_of(lane)) > 0]
+        ready = [lane for lane in due if slots.may_send(step_of(lane), now) and slots.free_to(host_of(lane)) > 0]
+        self._wait_for_rests(due)
         if not ready:
             return 0
         random.shuffle(ready)
@@ -46,9 +47,18 @@ class RequeueSweep:
         lanes_text = orjson.dumps(ready).decode()
         find = Find.of("find_claimable", lanes=lanes_text, now=now, share=share, limit=room)
         claimed = sum(await engine.commit.submit(ForEach(find, Claim)))
-        if not claimed and any(step_of(lane) not in slots.full for lane in ready):
+        if not claimed and any(slots.may_send(step_of(lane), now) for lane in ready):
             self._next_due = now  # there is room, and yet nothing was to be had: another node has it in hand
+        self._wait_for_rests(due)
         return claimed
+
+    def _wait_for_rests(self, lanes: list[str]) -> None:
+        """Look again as soon as the first of the steps may go on that rest with something due."""
+        resting = self._engine.slots.resting
+        ends = [resting[step_of(lane)].until for lane in lanes if step_of(lane) in resting]
+        if self._next_due is not None:
+            ends.append(self._next_due)
+        self._next_due = min(ends, default=None)
 
     async def next_due(self) -> int | None:
         return self._next_due

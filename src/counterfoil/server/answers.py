@@ -111,6 +111,11 @@ class Plan(Document):
     inputs: Annotated[dict[str, str], Field(description="by value: `init`, or the step that provides it")]
     included: dict[str, str]
     excluded: dict[str, str]
+    takes: Annotated[
+        dict[str, dict[str, list[str]]],
+        Field(description="by step: the values that it takes from other steps, and from which"),
+    ]
+    waits_for: Annotated[dict[str, Values], Field(description="by step: how many of which others must have completed")]
 
 
 class FlowStarted(Document):
@@ -142,9 +147,39 @@ class WorkItem(Document):
     error: Failure | None
 
 
+class WorkInFlow(WorkItem):
+    """A work item in the document of its flow."""
+
+    item: Annotated[int, Field(description="its place among the items of a step that fans out")]
+    redrive_of: Annotated[str | None, Field(description="the failed work item in whose place it is")]
+    undoes: Annotated[str | None, Field(description="the work item whose effect it undoes")]
+    child_flow_id: Annotated[str | None, Field(description="the flow that it is, if its step is of kind `flow`")]
+
+
 class StepInFlow(Document):
     status: StepStatus
-    work: list[WorkItem]
+    kind: Annotated[str, Field(examples=["async"])]
+    goal: bool
+    items: Annotated[int, Field(description="how many work items the step was made into")]
+    error: Failure | None
+    started_at: Time | None
+    finished_at: Time | None
+    waits_until: Annotated[Time | None, Field(description="when it begins without a value that is only optional")]
+    redrives: int
+    work: list[WorkInFlow]
+
+
+class Parent(Document):
+    """The work item that a flow is, in the flow around it."""
+
+    flow_id: str
+    step_id: str
+    work_id: str
+
+
+class Compensated(Document):
+    step_id: str
+    status: Annotated[str, Field(pattern="^(pending|active|completed|failed|cancelled)$")]
 
 
 class FlowSummary(Document):
@@ -165,6 +200,11 @@ class FlowDocument(FlowSummary):
     metadata: Values
     labels: dict[str, str]
     finished_at: Time | None
+    pruned_at: Annotated[Time | None, Field(description="since when init, metadata, outputs and journal are gone")]
+    plan: Plan
+    parent: Annotated[Parent | None, Field(description="where it lies inside another flow")]
+    deadline_at: Time | None
+    compensation: Annotated[list[Compensated], Field(description="what is undone, in this order")]
     steps: dict[str, StepInFlow]
 
 

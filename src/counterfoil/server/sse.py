@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from aiohttp import web
 
+from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.events import EventType
 from counterfoil.engine.feed import Subscription
 from counterfoil.server.requests import last_event_id
@@ -91,7 +92,10 @@ class _Stream:
         """Looked up rather than concluded: what ended may have been driven again."""
         if self._flow_id is None:
             return False
-        _, over = await self._engine.queries.result(self._flow_id, 0)
+        try:
+            _, over = await self._engine.queries.result(self._flow_id, 0)
+        except UnknownFlow:  # it was pruned meanwhile
+            return True
         return over
 
     async def _wait(self) -> None:

@@ -118,7 +118,7 @@ def _scalar(text: Any) -> Any:
         value = json.loads(text)
     except (TypeError, ValueError):
         return text
-    return text if isinstance(value, (dict, list, str)) else value
+    return text if isinstance(value, (list, str)) else value
 
 
 def _places(values: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from counterfoil.domain.attributes import YEAR_MS
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.steps import DAY_MS, WorkDefaults
 from counterfoil.settings.values import (
     ApiKey,
     Names,
@@ -104,8 +104,17 @@ class Settings(BaseSettings):
     retry_after_limit_ms: Whole = Field(
         3_600_000, ge=0, le=YEAR_MS, description="Longest delay that a Retry-After or retry_after may ask for."
     )
+    fan_out_limit: Whole = Field(
+        10_000, ge=1, le=1_000_000, description="Work items that one step may fan out into, whatever it says itself."
+    )
     sweep_interval_ms: Whole = Field(
         1_000, ge=10, le=3_600_000, description="How often the sweeps run when nothing wakes them earlier."
+    )
+    retention_ms: Whole = Field(
+        30 * DAY_MS, ge=0, le=100 * YEAR_MS, description="How long flows are kept that have ended; 0: for ever."
+    )
+    payload_retention_ms: Whole = Field(
+        0, ge=0, le=100 * YEAR_MS, description="How long what they carried is kept; 0: as long as the flow itself."
     )
     shutdown_grace_ms: Whole = Field(
         10_000, ge=0, le=3_600_000, description="How long a stop waits for requests in flight."
@@ -264,6 +273,7 @@ _WORK_DESCRIPTIONS = {
     "deadline_ms": "Time for the callback, counted again from each heartbeat.",
     "heartbeat_timeout_ms": "Longest silence between heartbeats; not set: only the deadline counts.",
     "parallelism": "Work items of one step that may be active at once; not set: no limit.",
+    "rate_limit": "Dispatches of one step in any window of per_ms, retries included; not set: no limit.",
 }
 
 

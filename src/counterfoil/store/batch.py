@@ -80,6 +80,7 @@ class Batch:
     def restart(self) -> None:
         """The transaction came to nothing and is tried again: in a new world, with what was missed known beforehand."""
         self.world.capacity.give_back()
+        self.world.capacity.retract()
         self.restarted = True
         self._begin()
 
@@ -106,9 +107,10 @@ class Batch:
             self._answers[index] = command.decide(world, now)
         except NotLoaded as missing:
             world.discard()
-            unseen = [key for key in missing.keys if (missing.kind, key) not in self._looked_for]
+            unseen = missing.wanted - self._looked_for
+            for kind, key in unseen:
+                getattr(missed, kind).add(key)
             if unseen:
-                getattr(missed, missing.kind).update(unseen)
                 return False
             # it is not there: looking again would never end
             log.exception("record_missing", command=type(command).__name__, missing=str(missing))
@@ -142,6 +144,7 @@ class Batch:
 
     def fail(self, error: CounterfoilError) -> None:
         """The transaction came to nothing: so did every command in it."""
+        self.world.capacity.retract()
         self._standing_for = {}
         self._answers = [error] * len(self._entries)
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from counterfoil.domain.events import Event
 from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, StepVersion, Work
 from counterfoil.domain.planning import Plan
+from counterfoil.domain.rates import SentTimes
 from counterfoil.domain.schedules import Schedule
+from counterfoil.store.pruning import Pruned
 
 
 class NewKeys:
@@ -47,6 +49,9 @@ class Changes(Drafted):
     versions: dict[str, StepVersion] = field(default_factory=dict)
     """Every version that was current at some moment of the batch: a flow of the batch may have started with it."""
     schedules: dict[str, Schedule | None] = field(default_factory=dict)
+    rates: dict[str, SentTimes] = field(default_factory=dict)
+    """Steps with a rate limit that were sent."""
+    pruned: Pruned = field(default_factory=Pruned)
     at: int = 0
     """The time of the batch."""
 
@@ -69,7 +74,7 @@ class Changes(Drafted):
                 self.versions[version.version] = version
 
     def any(self) -> bool:
-        return bool(self.events or self.calls or self.current or self.schedules)
+        return bool(self.events or self.calls or self.current or self.schedules or self.pruned.ids)
 
     def touched(self) -> set[str]:
         """The flows of which anything changes: nothing of a flow does without an event."""

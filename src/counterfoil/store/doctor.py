@@ -31,6 +31,8 @@ class FlowRecords:
     steps: dict[str, StepRun] = field(default_factory=dict)
     work: dict[str, Work] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    pruned: bool = False
+    """What the flow carried is gone, its journal with it."""
 
 
 def check_flow(flow_id: str, records: FlowRecords, versions: dict[str, StepVersion]) -> Iterator[Finding]:
@@ -38,7 +40,8 @@ def check_flow(flow_id: str, records: FlowRecords, versions: dict[str, StepVersi
     yield from _check_rest(flow_id, records)
     for work in records.work.values():
         yield from _check_work(work, versions)
-    yield from _check_journal(flow_id, records)
+    if not records.pruned:
+        yield from _check_journal(flow_id, records)
 
 
 def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:

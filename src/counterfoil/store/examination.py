@@ -28,6 +28,8 @@ class FlowRows:
     steps: Rows
     work: Rows
     entries: Rows
+    pruned: Rows = ()
+    """Ids of flows whose journal is gone, as ``doctor_pruned`` gives them."""
 
 
 @dataclass
@@ -51,10 +53,11 @@ class Examination:
 
     def _records(self, rows: FlowRows) -> dict[str, FlowRecords]:
         flows: dict[str, FlowRecords] = {}
+        pruned = set(rows.pruned)
         for row in rows.flows:
             flow = self._read(row[0], partial(read_flow, row))
             if flow is not None:
-                flows[flow.flow_id] = FlowRecords(flow)
+                flows[flow.flow_id] = FlowRecords(flow, pruned=flow.flow_id in pruned)
         for row in rows.steps:
             step = self._read(f"{row[0]}/{row[1]}", partial(read_step, row))
             if step is not None and step.flow_id in flows:

@@ -11,6 +11,7 @@ from counterfoil.domain.register import Register
 from counterfoil.domain.schedules import Schedule
 from counterfoil.store.known import Known
 from counterfoil.store.needs import Find
+from counterfoil.store.rates import Rates
 from counterfoil.store.shelf import Shelf
 
 
@@ -35,6 +36,7 @@ class Loaded:
         self._whole_known: set[str] = set()
         self._step_work_known: set[str] = set()
         self.schedules: Shelf[Schedule] = Shelf("schedules")
+        self.rates = Rates()
         self.revisions: dict[str, int] = {}
         """How often each loaded flow had changed, on a store that several nodes write to."""
 

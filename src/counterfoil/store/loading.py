@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from counterfoil.domain.model import StepVersion
+from counterfoil.domain.rates import SentTimes
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.store import rows
 from counterfoil.store.needs import Needs
+from counterfoil.store.rates import read_sent
 from counterfoil.store.world import World
 
 Rows = Iterable[Any]
@@ -27,6 +29,7 @@ LOADS: dict[str, Callable[[Needs], set[str]]] = {
     "load_calls": lambda needs: needs.calls,
     "count_active": lambda needs: needs.active_counts,
     "load_schedules": lambda needs: needs.schedules,
+    "load_rates": lambda needs: needs.rates,
 }
 """Which query loads which of the needs, by their keys."""
 
@@ -71,6 +74,8 @@ def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkD
     for row in loaded.get("load_schedules", ()):
         schedule = rows.read_schedule(row)
         world.schedules.add(schedule.schedule_id, schedule)
+    for row in loaded.get("load_rates", ()):
+        world.rates.add(*read_sent(row))
     _note_missing(world, needs)
     world.know_open(needs.open_flows)
     world.know_whole(needs.whole_flows)
@@ -117,3 +122,5 @@ def _note_missing(world: World, needs: Needs) -> None:
         world.add_call(call_id, None)
     for schedule_id in needs.schedules:
         world.schedules.add(schedule_id, None)
+    for step_id in needs.rates:
+        world.rates.add(step_id, SentTimes())

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.model import Flow, StepRun, Work
-from counterfoil.domain.states import FINAL_FLOWS, FINAL_WORK
+from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK
 from counterfoil.store.needs import Needs
 from counterfoil.store.world import World
 
@@ -39,6 +39,22 @@ class Remembered:
         self.revision = revision
         self.steps: dict[str, StepRun] = {}
         self.work: dict[str, Work] = {}
+
+    def learn_step(self, step: StepRun) -> None:
+        """Of a step that has ended nothing is open, and what it gave may be large."""
+        if step.status in FINAL_STEPS:
+            self.steps.pop(step.step_id, None)
+        else:
+            self.steps[step.step_id] = step
+
+    def learn_work(self, work: Work, world: World) -> None:
+        """What undoes another item is left out: its step has ended, and it will soon have."""
+        if work.status in FINAL_WORK or work.undoes is not None or _carries_much(work):
+            self.work.pop(work.work_id, None)
+            return
+        self.work[work.work_id] = work
+        if work.step_id not in self.steps:
+            self.steps[work.step_id] = world.step_run(work.flow_id, work.step_id)
 
 
 def _carries_much(work: Work) -> bool:
@@ -111,19 +127,12 @@ class Memory:
             else:
                 known.flow, known.revision = flow, found + 1
             touched[flow_id] = known
-        for (flow_id, step_id), step in changes.steps.items():
+        for (flow_id, _), step in changes.steps.items():
             if flow_id in touched:
-                touched[flow_id].steps[step_id] = step
-        for work_id, work in changes.work.items():
-            if work.flow_id not in touched:
-                continue
-            known = touched[work.flow_id]
-            if work.status in FINAL_WORK or _carries_much(work):
-                known.work.pop(work_id, None)
-            else:
-                known.work[work_id] = work
-                if work.step_id not in known.steps:
-                    known.steps[work.step_id] = world.step_run(work.flow_id, work.step_id)
+                touched[flow_id].learn_step(step)
+        for work in changes.work.values():
+            if work.flow_id in touched:
+                touched[work.flow_id].learn_work(work, world)
         self._put_back(touched)
 
     def _put_back(self, flows: Mapping[str, Remembered]) -> None:

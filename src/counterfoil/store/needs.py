@@ -64,6 +64,8 @@ class Needs:
     active_counts: set[str] = field(default_factory=set)
     """Steps whose active work items must be counted, because they may only be so many."""
     schedules: set[str] = field(default_factory=set)
+    rates: set[str] = field(default_factory=set)
+    """Steps of which must be known when they were sent, because only so many may be in a time."""
     finds: set[Find] = field(default_factory=set)
 
     def are_only(self, kinds: Collection[str]) -> bool:
@@ -84,16 +86,17 @@ class Needs:
 
 
 class NotLoaded(Exception):
-    """A decision needs something that the batch has not loaded yet: things of one kind."""
+    """A decision needs something that the batch has not loaded yet."""
 
     def __init__(self, kind: str, *keys: Any) -> None:
-        self.kind = kind
-        self.keys = keys
+        self.wanted = {(kind, key) for key in keys}
         super().__init__(f"{kind} {', '.join(map(str, keys))}")
 
 
-def missing(kind: str, keys: Iterable[Any]) -> None:
-    """Raise NotLoaded for all of these at once; nothing if there are none."""
+def missing(kind: str, keys: Iterable[Any], also: Iterable[tuple[str, Any]] = ()) -> None:
+    """Raise NotLoaded for all of these at once, and for what will be missed next; nothing if there are none."""
     wanted = tuple(keys)
     if wanted:
-        raise NotLoaded(kind, *wanted)
+        not_loaded = NotLoaded(kind, *wanted)
+        not_loaded.wanted.update(also)
+        raise not_loaded

@@ -20,6 +20,14 @@ class Capacity(Protocol):
         """The step has as many items out as it may have."""
         ...
 
+    def note_rest(self, step_id: str, version: str, until: int) -> None:
+        """The step was sent as often as this version of it may be, until then."""
+        ...
+
+    def retract(self) -> None:
+        """The batch came to nothing: what was noted in it may be untrue."""
+        ...
+
     def give_back(self) -> None:
         """The batch is over: what it took is free again, until what it has claimed is really sent."""
         ...
@@ -32,6 +40,12 @@ class _NoCapacity:
     take_at_once = take
 
     def note_full(self, step_id: str) -> None:
+        pass
+
+    def note_rest(self, step_id: str, version: str, until: int) -> None:
+        pass
+
+    def retract(self) -> None:
         pass
 
     def give_back(self) -> None:

@@ -15,7 +15,7 @@ _WORK_STATUS = {str(status): status for status in WorkStatus}
 _STEP_STATUS = {str(status): status for status in StepStatus}
 _FLOW_STATUS = {str(status): status for status in FlowStatus}
 
-WORK_COLUMNS = 25
+WORK_COLUMNS = 26
 STEP_COLUMNS = 14
 """Of a step in a flow, without its ids; what it gave comes behind them, where it is asked for."""
 
@@ -44,7 +44,7 @@ def read_work(row: Sequence[Any]) -> tuple[Work, StepRun, Flow]:
         work.arguments = parse_json(row[22])
     end = WORK_COLUMNS + STEP_COLUMNS
     step = read_step([work.flow_id, work.step_id, *row[WORK_COLUMNS:end]])
-    return work, step, read_flow([work.flow_id, *row[end : end + 9]])
+    return work, step, read_flow([work.flow_id, *row[end : end + 10]])
 
 
 def read_step(row: Sequence[Any]) -> StepRun:
@@ -64,7 +64,7 @@ def read_outputs(row: Sequence[Any]) -> dict[str, Any] | None:
 
 
 def read_flow(row: Sequence[Any]) -> Flow:
-    flow = Flow(*row[:10])
+    flow = Flow(*row[:11])
     flow.status = _FLOW_STATUS[flow.status]
     if flow.error is not None:
         flow.error = parse_json(row[4])
@@ -129,6 +129,7 @@ def _changing_work(work: Work) -> tuple[Any, ...]:
         text(work.result),
         text(work.error),
         work.recorded_at,
+        work.child_flow_id,
     )
 
 
@@ -159,7 +160,7 @@ def _changing_step(step: StepRun) -> tuple[Any, ...]:
 
 
 def inserted_flow(flow: Flow) -> tuple[Any, ...]:
-    return (*updated_flow(flow), flow.created_at, flow.plan, text(flow.parent))
+    return (*updated_flow(flow), flow.created_at, flow.plan)
 
 
 def updated_flow(flow: Flow) -> tuple[Any, ...]:
@@ -171,12 +172,14 @@ def updated_flow(flow: Flow) -> tuple[Any, ...]:
         flow.finished_at,
         flow.deadline_at,
         text(flow.compensation),
+        text(flow.parent),
+        flow.redrives,
     )
 
 
 def raised_flow(flow_id: str, flow: Flow | None) -> tuple[Any, ...]:
     """The same where only the revision may rise: no flow means that its own record stays as it is."""
-    return (flow_id, None, None, None, None, None, None) if flow is None else updated_flow(flow)
+    return (flow_id, *[None] * 8) if flow is None else updated_flow(flow)
 
 
 def inserted_inputs(inputs: FlowInputs) -> tuple[Any, ...]:

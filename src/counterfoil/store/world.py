@@ -28,6 +28,7 @@ from counterfoil.store.known import Known
 from counterfoil.store.loaded import Loaded
 from counterfoil.store.needs import Find, NotLoaded, missing, step_key
 from counterfoil.store.places import NO_CAPACITY, Capacity
+from counterfoil.store.pruning import Pruning
 
 RELEASED_TOGETHER = 64
 """Waiting items are looked up in groups of so many: the commands of a batch release from the same ones."""
@@ -47,6 +48,7 @@ class World(Loaded):
         self.capacity: Capacity = NO_CAPACITY
         self.rules = FlowRules()
         self.new_id: Callable[[], str] = new_id
+        self.pruning = Pruning()
         self.node_id = ""
         """The node that decides, and so sends what is claimed here."""
         self.changes = Changes()
@@ -85,7 +87,9 @@ class World(Loaded):
     def want_steps(self, flow_id: str, step_ids: Iterable[str]) -> None:
         draft, steps = self._draft.steps, self._steps
         lacking = (step_id for step_id in step_ids if (key := (flow_id, step_id)) not in steps and key not in draft)
-        missing("flow_steps", (step_key(flow_id, step_id) for step_id in lacking))
+        # Whoever looks at steps may begin one, with what the flow was started with.
+        also = () if flow_id in self._inputs or flow_id in self._draft.inputs else [("inputs", flow_id)]
+        missing("flow_steps", (step_key(flow_id, step_id) for step_id in lacking), also)
 
     def outputs(self, flow_id: str, step_id: str) -> dict[str, Any]:
         own = self.step_run(flow_id, step_id).outputs
@@ -229,6 +233,8 @@ class World(Loaded):
 
     def record(self, event: Event) -> None:
         """Apply an event to the drafts that it concerns and note it for the journal."""
+        if event.flow_id in self.changes.pruned.ids:
+            raise UnknownFlow
         apply(event, self)
         self._draft.events.append(event)
 
@@ -274,7 +280,7 @@ class World(Loaded):
 
     def dispatch_at_once(self, work: Work, step: StepVersion, now: int) -> None:
         # A step with a limit over all flows is claimed by the sweep, which counts what is out.
-        if step.work.parallelism is None:
+        if not step.work.is_limited:
             self.inputs(work.flow_id)  # they are asked for when the batch has committed, and loading is over
             if self.capacity.take_at_once(work.lane):
                 self.record(dispatch(work, step, self.node_id, now))
@@ -307,6 +313,8 @@ class World(Loaded):
         self.changes.include(draft)
         if self.schedules.drafts:
             self.schedules.keep(self.changes.schedules)
+        self.rates.keep(self.changes.rates)
+        self.pruning.keep(self.changes.pruned)
         self.discard()
 
     def discard(self) -> None:
@@ -314,3 +322,5 @@ class World(Loaded):
         self._draft = Drafted()
         if self.schedules.drafts:
             self.schedules.drafts = {}
+        self.rates.discard()
+        self.pruning.discard()

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from counterfoil.domain.model import StepVersion
 from counterfoil.store import journal, rows
 from counterfoil.store.changes import Changes
+from counterfoil.store.pruning import pruning_writes
+from counterfoil.store.rates import put_sent
 
 Row = tuple[Any, ...]
 
@@ -54,6 +56,9 @@ def _all(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Writ
     yield Write("insert_work", [rows.inserted_work(work[key]) for key in sorted(new.work)])
     yield Write("update_work", [rows.updated_work(item) for key, item in work.items() if key not in new.work])
     yield Write("append_journal", journal.pack(changes.events))
+    for query, pruned, exact in pruning_writes(changes.pruned, changes.at) if changes.pruned.ids else ():
+        yield Write(query, pruned, exact)
+    yield Write("put_rates", put_sent(changes.rates))
     yield Write("put_calls", [rows.put_call(call) for call in changes.calls.values() if call is not None])
     forgotten: list[Row] = [(key,) for key, call in changes.calls.items() if call is None]
     yield Write("delete_calls", forgotten, exact=False)

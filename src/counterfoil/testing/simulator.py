@@ -33,7 +33,7 @@ import orjson
 from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.replies import Delivery, Reply
 from counterfoil.domain.steps import WorkDefaults
-from counterfoil.engine import Engine, EngineContext, Limits
+from counterfoil.engine import Engine, EngineContext, Limits, Retention
 from counterfoil.engine.dispatch import MessageSigner
 from counterfoil.engine.engine import MessageVerifier
 from counterfoil.engine.wakeups import SweepName
@@ -44,6 +44,7 @@ from counterfoil.scheduler.deadlines import DeadlineSweep
 from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
 from counterfoil.scheduler.requeue import RequeueSweep
+from counterfoil.scheduler.retention import RetentionSweep
 from counterfoil.scheduler.schedules import ScheduleSweep
 from counterfoil.scheduler.sweep import Sweep
 from counterfoil.store.batch import Batch
@@ -220,6 +221,7 @@ class Simulator:
         defaults: WorkDefaults | None = None,
         limits: Limits | None = None,
         retry_after_limit_ms: int = 3_600_000,
+        retention: Retention | None = None,
         signer: MessageSigner | None = None,
         verifier: MessageVerifier | None = None,
     ) -> None:
@@ -232,6 +234,7 @@ class Simulator:
         self.wakeups: list[tuple[SweepName, int | None]] = []
         """When the engine asked for which sweep, since it was started; nothing here answers."""
         self._retry_after_limit_ms = retry_after_limit_ms
+        self._retention = retention or Retention()
         self._signer = signer
         self._verifier = verifier
         self._background: set[asyncio.Task[Any]] = set()
@@ -259,6 +262,7 @@ class Simulator:
             retry_after_limit_ms=self._retry_after_limit_ms,
             clock=self.clock,
             webhook_base_url="http://engine",
+            retention=self._retention,
         )
         self.engine = Engine(
             self._caught,
@@ -279,6 +283,8 @@ class Simulator:
             CancelCallSweep(self.engine),
             LeaseSweep(self.engine),
             ScheduleSweep(self.engine),
+            RetentionSweep(self.engine),
+            FlowClockSweep(self.engine),
         ]
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
         await self.engine.lease.keep()

@@ -25,7 +25,8 @@ SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.schedules', 0));
 SELECT pg_try_advisory_xact_lock(hashtextextended('counterfoil.schedules', 0));
 
 -- name: lock_steps
--- The right to count what is out of a step and then to send more, in the order of their ids; held until the commit.
+-- The right to count what is out of a step, or was sent lately, and then to send more, in the order of their ids; held
+-- until the commit.
 SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.parallelism.' || step_id, 0))
 FROM (SELECT unnest($1::text[]) AS step_id ORDER BY 1) AS wanted;
 

@@ -13,7 +13,7 @@ CREATE TABLE plans (
 );
 
 ALTER TABLE flows DROP COLUMN outputs, ADD COLUMN plan TEXT COLLATE "C", ADD COLUMN parent TEXT,
-    ADD COLUMN deadline_at BIGINT, ADD COLUMN compensation TEXT;
+    ADD COLUMN deadline_at BIGINT, ADD COLUMN compensation TEXT, ADD COLUMN redrives INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
 
 ALTER TABLE flow_inputs ADD COLUMN options TEXT NOT NULL DEFAULT '{}';
@@ -22,15 +22,24 @@ ALTER TABLE flow_steps ADD COLUMN outputs TEXT, ADD COLUMN error TEXT, ADD COLUM
     ADD COLUMN due_at BIGINT, ADD COLUMN released INTEGER,
     ADD COLUMN waiting_items INTEGER NOT NULL DEFAULT 0, ADD COLUMN redrives INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
-UPDATE flow_steps SET outputs = told.outputs, error = told.error
+-- An event is [type, step, 0 or 1, attempt, data]. PostgreSQL looks into no JSON that has the character NUL in any of its
+-- texts, and what workers say may have it: so events are only taken apart, and what they hold is cut out as text.
+UPDATE flow_steps SET
+    outputs = nullif(CASE WHEN told.data LIKE '{"outputs":%' THEN substr(told.data, 12, length(told.data) - 12) END, '{}'),
+    error = nullif(CASE WHEN told.data LIKE '{"error":%' THEN substr(told.data, 10, length(told.data) - 10) END, 'null')
 FROM (
-    SELECT j.flow_id, e ->> 1 AS step_id, nullif(e -> 4 ->> 'outputs', '{}') AS outputs, e -> 4 ->> 'error' AS error
-    FROM journal AS j, json_array_elements(j.events::json) AS e
-    WHERE e ->> 0 IN ('step_completed', 'step_failed')
+    SELECT j.flow_id, btrim(event.parts[2], '"') AS step_id, event.parts[5] AS data
+    FROM journal AS j CROSS JOIN json_array_elements(j.events::json) AS e
+    CROSS JOIN LATERAL (
+        SELECT array_agg(p.part::text ORDER BY p.place) AS parts
+        FROM json_array_elements(e) WITH ORDINALITY AS p (part, place)
+    ) AS event
+    WHERE j.events ~ '"step_(completed|failed)"' AND event.parts[1] IN ('"step_completed"', '"step_failed"')
 ) AS told
 WHERE flow_steps.flow_id = told.flow_id AND flow_steps.step_id = told.step_id;
 
-ALTER TABLE work ADD COLUMN arguments TEXT, ADD COLUMN redrive_of TEXT COLLATE "C", ADD COLUMN undoes TEXT COLLATE "C";
+ALTER TABLE work ADD COLUMN arguments TEXT, ADD COLUMN redrive_of TEXT COLLATE "C", ADD COLUMN undoes TEXT COLLATE "C",
+    ADD COLUMN child_flow_id TEXT COLLATE "C";
 CREATE INDEX work_failed ON work (step_id, recorded_at) WHERE status = 'failed';
 
 -- When flows start by themselves. The next tick, which is null while a schedule is paused, moves on in the transaction
@@ -53,3 +62,14 @@ CREATE TABLE schedules (
     CHECK ((cron IS NULL) <> (every_ms IS NULL))
 );
 CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- When each step with a rate limit was sent last: the first time, then distances, as a JSON array. One row a step, of
+-- at most 10,000 times; `most` is the largest number of them that one of its definitions had to count.
+CREATE TABLE step_rates (
+    step_id TEXT COLLATE "C" PRIMARY KEY,
+    most    INTEGER NOT NULL,
+    sent    TEXT NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+
+-- When what the flow carried was taken from it; the journal does not tell of it any more.
+ALTER TABLE flows ADD COLUMN pruned_at BIGINT;

@@ -10,10 +10,11 @@
 SELECT
     w.work_id, w.flow_id, w.step_id, w.item, w.version, w.status, w.attempt, w.idempotency_key, w.lane, w.created_at,
     w.due_at, w.deadline_at, w.owner, w.first_sent_at, w.sent_at, w.acknowledged_at, w.progress, w.message, w.hold,
-    w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes,
+    w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes, w.child_flow_id,
     s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
     s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives,
     f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation,
+    f.redrives,
     f.revision
 FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id
@@ -22,7 +23,8 @@ WHERE w.work_id = ANY($1::text[]);
 
 -- name: load_flows
 -- Flows by id.
-SELECT f.flow_id, f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation
+SELECT f.flow_id, f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation,
+    f.redrives
 FROM flows AS f WHERE f.flow_id = ANY($1::text[]);
 
 -- name: load_open_work
@@ -99,6 +101,9 @@ SELECT
     s.schedule_id, s.cron, s.timezone, s.every_ms, s.flow, s.catch_up, s.enabled, s.anchor_at, s.next_at, s.last_at,
     s.last_flow_id, s.last_error, s.created_at, s.updated_at
 FROM schedules AS s WHERE s.schedule_id = ANY($1::text[]);
+-- name: load_rates
+-- When some steps were sent last.
+SELECT r.step_id, r.most, r.sent FROM step_rates AS r WHERE r.step_id = ANY($1::text[]);
 
 -- name: find_claimable
 -- Work that may be sent now, in some lanes: the longest due of each lane, at most a lane's share of each.
@@ -130,16 +135,14 @@ LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_failed_work
 -- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
+-- An error's code is found in its text, be it its own or that of its cause: no quote stands in a string unescaped.
 -- It is read outside of a batch, and redriven flow by flow: nothing is locked.
 SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
 JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
 WHERE w.status = 'failed' AND w.undoes IS NULL
     AND (:step_id::text IS NULL OR w.step_id = :step_id)
-    AND (
-        :error_code::text IS NULL OR w.error::json ->> 'code' = :error_code
-        OR w.error::json -> 'cause' ->> 'code' = :error_code
-    )
+    AND (:error_code::text IS NULL OR strpos(w.error, '"code":"' || :error_code || '"') > 0)
     AND (:since::bigint IS NULL OR w.recorded_at >= :since)
     AND (:until::bigint IS NULL OR w.recorded_at < :until)
     AND (:label::text IS NULL OR EXISTS (
@@ -209,16 +212,16 @@ SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING;
 
 -- name: insert_flows
 INSERT INTO flows (
-    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, created_at, plan, parent
+    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives, created_at, plan
 )
 SELECT * FROM unnest(
-    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[],
-    $9::text[], $10::text[]
+    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
+    $9::integer[], $10::bigint[], $11::text[]
 );
 
 -- name: update_flows
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active; and
--- whatever several of these moves in one batch come to.
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled. What has failed or was
+-- cancelled becomes active only by one more redrive.
 -- Every flow of which anything changes is written: one without a status keeps all that it has, and its revision rises.
 UPDATE flows SET
     status = coalesce(change.status, flows.status),
@@ -227,18 +230,24 @@ UPDATE flows SET
     finished_at = CASE WHEN change.status IS NULL THEN flows.finished_at ELSE change.finished_at END,
     deadline_at = CASE WHEN change.status IS NULL THEN flows.deadline_at ELSE change.deadline_at END,
     compensation = CASE WHEN change.status IS NULL THEN flows.compensation ELSE change.compensation END,
+    parent = CASE WHEN change.status IS NULL THEN flows.parent ELSE change.parent END,
+    redrives = coalesce(change.redrives, flows.redrives),
     revision = change.revision + 1
 FROM unnest(
-    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[]
-) AS change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation, revision)
-WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision AND CASE change.status
-    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed')
+    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::integer[],
+    $10::bigint[]
+) AS change (
+    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives, revision
+)
+WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision
+    AND (flows.redrives < change.redrives AND flows.status <> 'completed' OR CASE change.status
+    WHEN 'active' THEN flows.status IN ('active')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
+    WHEN 'completed' THEN flows.status IN ('active')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
     ELSE change.status IS NULL
-END;
+END);
 
 -- name: insert_inputs
 INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels, options)
@@ -287,13 +296,13 @@ END);
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
     deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at,
-    arguments, redrive_of, undoes
+    child_flow_id, arguments, redrive_of, undoes
 )
 SELECT * FROM unnest(
     $1::text[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::integer[], $8::text[], $9::text[],
     $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[],
     $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::bigint[], $23::text[], $24::text[],
-    $25::text[]
+    $25::text[], $26::text[]
 );
 
 -- name: update_work
@@ -302,13 +311,14 @@ UPDATE work SET
     status = change.status, attempt = change.attempt, due_at = change.due_at, deadline_at = change.deadline_at,
     owner = change.owner, first_sent_at = change.first_sent_at, sent_at = change.sent_at,
     acknowledged_at = change.acknowledged_at, progress = change.progress, message = change.message,
-    hold = change.hold, result = change.result, error = change.error, recorded_at = change.recorded_at
+    hold = change.hold, result = change.result, error = change.error, recorded_at = change.recorded_at,
+    child_flow_id = change.child_flow_id
 FROM unnest(
     $1::text[], $2::text[], $3::integer[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[],
-    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[]
+    $9::bigint[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[], $16::text[]
 ) AS change (
     work_id, status, attempt, due_at, deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message,
-    hold, result, error, recorded_at
+    hold, result, error, recorded_at, child_flow_id
 )
 WHERE work.work_id = change.work_id AND CASE change.status
     WHEN 'pending' THEN work.status IN ('pending', 'held')
@@ -323,6 +333,12 @@ END;
 -- name: append_journal
 INSERT INTO journal (flow_id, work_id, at, events)
 SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]);
+
+-- name: put_rates
+-- When steps with a rate limit were sent last, in the place of what was known before. Whoever writes holds the lock of
+-- the step (lock_steps).
+INSERT INTO step_rates (step_id, most, sent) SELECT * FROM unnest($1::text[], $2::integer[], $3::text[])
+ON CONFLICT (step_id) DO UPDATE SET most = excluded.most, sent = excluded.sent;
 
 -- name: put_calls
 -- A cancel call, new or to be tried again later.
@@ -427,7 +443,7 @@ FROM steps AS s JOIN step_versions AS v ON v.version = s.version ORDER BY s.step
 
 -- name: get_flow
 SELECT f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.init, i.options,
-    f.parent, f.deadline_at, f.compensation, p.document
+    f.parent, f.deadline_at, f.compensation, p.document, f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans AS p ON p.plan_id = f.plan
 WHERE f.flow_id = :flow_id;
 
@@ -438,15 +454,19 @@ JOIN flow_steps AS s ON s.flow_id = wanted.flow_id AND s.outputs IS NOT NULL
 ORDER BY s.flow_id, s.finished_at, s.step_id;
 
 -- name: get_flow_steps
-SELECT step_id, status, goal, version, started_at, finished_at, items, error, due_at, redrives
-FROM flow_steps WHERE flow_id = :flow_id ORDER BY started_at NULLS FIRST, step_id;
+-- The kind of a step, if it says one, stands first in its definition, which may hold what PostgreSQL reads no JSON with.
+SELECT s.step_id, s.status, s.goal, s.version, s.started_at, s.finished_at, s.items, s.error, s.due_at, s.redrives,
+    substring(v.definition FROM '^\{"kind":"([a-z]+)"')
+FROM flow_steps s LEFT JOIN step_versions v ON v.version = s.version
+WHERE s.flow_id = :flow_id ORDER BY s.started_at NULLS FIRST, s.step_id;
 
 -- name: get_flow_result
 SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
+    f.pruned_at, f.parent
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:status::text IS NULL OR f.status = :status)
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -461,7 +481,8 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
+    f.pruned_at, f.parent
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -476,18 +497,21 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: work_of_flow
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work WHERE flow_id = :flow_id ORDER BY flow_id, step_id, item;
 
 -- name: get_work
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work WHERE work_id = :work_id;
 
 -- name: list_work
 -- Oldest first. Each filter is off while its parameter is null.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work
 WHERE ordinal > coalesce(:after::bigint, 0)
     AND (:status::text IS NULL OR status = :status)
@@ -497,7 +521,8 @@ ORDER BY ordinal LIMIT :limit;
 -- name: list_overdue_work
 -- Open work whose time has come but that has not moved: by the partial indexes, so ended work costs nothing.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM (
     SELECT * FROM work WHERE status = 'active' AND due_at <= :now
     UNION ALL
@@ -572,3 +597,84 @@ FROM journal AS j WHERE j.flow_id = ANY($1::text[]) ORDER BY j.seq;
 -- name: doctor_lost_events
 SELECT j.flow_id, count(*) FROM journal AS j
 WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY j.flow_id LIMIT 100;
+
+-- Retention: finished flows go, wholly (prune_...) or without what they carried (empty_...). Whatever table or column
+-- belongs to a flow or carries payload has its place here, and in store/pruning.py.
+
+-- name: walk_flows
+-- Flows in the order in which they were made; those that ended by the cutoff with the number of their work items.
+SELECT f.ordinal, f.flow_id, f.created_at,
+    CASE WHEN f.finished_at <= :cutoff AND (NOT :payloads::boolean OR f.pruned_at IS NULL) THEN (
+        SELECT coalesce(sum(s.items), 0) FROM flow_steps AS s WHERE s.flow_id = f.flow_id
+    ) END
+FROM flows AS f WHERE f.ordinal > :after ORDER BY f.ordinal LIMIT :limit;
+
+-- name: find_prunable
+-- Those of some flows that ended by the cutoff, each with its labels.
+SELECT f.flow_id, i.labels
+FROM flows AS f LEFT JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE f.flow_id = ANY(ARRAY(SELECT jsonb_array_elements_text(:flows::jsonb)))
+    AND f.status IN ('completed', 'failed', 'cancelled') AND f.finished_at <= :cutoff
+    AND (NOT :payloads::boolean OR f.pruned_at IS NULL)
+FOR UPDATE OF f SKIP LOCKED;
+
+-- name: prune_calls
+DELETE FROM cancel_calls WHERE call_id IN (SELECT w.work_id FROM work AS w WHERE w.flow_id = ANY($1::text[]));
+
+-- name: prune_labels
+DELETE FROM flow_labels AS l USING unnest($1::text[], $2::text[]) AS gone (label, flow_id)
+WHERE l.label = gone.label AND l.flow_id = gone.flow_id;
+
+-- name: prune_work
+DELETE FROM work WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_steps
+DELETE FROM flow_steps WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_inputs
+DELETE FROM flow_inputs WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_journal
+DELETE FROM journal WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_flows
+DELETE FROM flows WHERE flow_id = ANY($1::text[]) AND status IN ('completed', 'failed', 'cancelled');
+
+-- name: empty_work
+-- Of a result stays whether it was a success, of an error its code. The code is found as text, because PostgreSQL
+-- cannot take apart JSON that has the character NUL somewhere; it is the first thing in every error.
+UPDATE work SET
+    message = NULL,
+    arguments = NULL,
+    result = CASE WHEN result IS NOT NULL THEN
+        '{"success":' || CASE WHEN status = 'succeeded' THEN 'true' ELSE 'false' END
+        || ',"outputs":{},"error":null,"pruned":true}'
+    END,
+    error = CASE WHEN error IS NOT NULL THEN
+        '{"code":"' || coalesce(substring(error FROM '"code":"([A-Z0-9_]+)"'), 'UNKNOWN')
+        || '","message":"no longer kept"}'
+    END
+WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_inputs
+-- A flow that has lost its inputs cannot be redriven: the options tell.
+UPDATE flow_inputs SET init = '{}', metadata = '{}', options = '{"pruned":true}' WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_steps
+UPDATE flow_steps SET
+    outputs = NULL,
+    error = CASE WHEN error IS NOT NULL THEN
+        '{"code":"' || coalesce(substring(error FROM '"code":"([A-Z0-9_]+)"'), 'UNKNOWN')
+        || '","message":"no longer kept"}'
+    END
+WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_flows
+UPDATE flows SET pruned_at = change.pruned_at, revision = flows.revision + 1
+FROM unnest($1::text[], $2::bigint[]) AS change (flow_id, pruned_at)
+WHERE flows.flow_id = change.flow_id AND flows.pruned_at IS NULL
+    AND flows.status IN ('completed', 'failed', 'cancelled');
+
+-- name: doctor_pruned
+-- Flows whose journal is gone.
+SELECT f.flow_id FROM flows AS f WHERE f.flow_id = ANY($1::text[]) AND f.pruned_at IS NOT NULL;

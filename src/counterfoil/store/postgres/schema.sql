@@ -31,7 +31,8 @@ CREATE TABLE plans (
     document TEXT NOT NULL
 );
 
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; what has failed or was
+-- cancelled -> active by redrive
 -- The lock of this row is the lock of the whole flow: who changes anything of a flow holds it, and raises the revision.
 CREATE TABLE flows (
     ordinal     BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -45,7 +46,9 @@ CREATE TABLE flows (
     plan        TEXT COLLATE "C",
     parent      TEXT,
     deadline_at BIGINT,
-    compensation TEXT
+    compensation TEXT,
+    redrives    INTEGER NOT NULL DEFAULT 0,
+    pruned_at   BIGINT
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
 CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
@@ -120,7 +123,8 @@ CREATE TABLE work (
     recorded_at     BIGINT,
     arguments       TEXT,
     redrive_of      TEXT COLLATE "C",
-    undoes          TEXT COLLATE "C"
+    undoes          TEXT COLLATE "C",
+    child_flow_id   TEXT COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX work_of_flow ON work (flow_id, step_id, item);
 -- What may be sent, lane by lane, the longest due first.
@@ -194,3 +198,10 @@ CREATE TABLE schedules (
     CHECK ((cron IS NULL) <> (every_ms IS NULL))
 );
 CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+-- When each step with a rate limit was sent last: the first time, then distances, as a JSON array. One row a step, of
+-- at most 10,000 times; `most` is the largest number of them that one of its definitions had to count.
+CREATE TABLE step_rates (
+    step_id TEXT COLLATE "C" PRIMARY KEY,
+    most    INTEGER NOT NULL,
+    sent    TEXT NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);

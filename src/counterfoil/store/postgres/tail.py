@@ -2,9 +2,9 @@
 
 It is about entries, not yet about the events in them (store/journal.py). Their numbers are drawn before the commit, so
 for a moment 12 may be seen while 11 is still being written. A reader who went on from 12 would never see 11. But
-numbers are drawn without holes: a number that is missing belongs to a transaction that still runs, or to one that was
-rolled back. So whatever stands behind a hole is held back until every transaction that ran when the hole was first
-seen has ended; if the hole is still there then, it stays for ever.
+numbers are drawn without holes: a number that is missing belongs to a transaction that still runs, to one that was
+rolled back, or to a flow that was pruned. So whatever stands behind a hole is held back until every transaction that
+ran when the hole was first seen has ended; if the hole is still there then, it stays for ever.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ class Tail:
         """The entries up to the first hole that may still be filled; ``after``: the last one of which any was seen."""
         entries: list[Row] = []
         last = after
+        held_back = False
         for row in rows:
             oldest_running, next_to_begin = row[COLUMNS], row[COLUMNS + 1]
+            # Also behind the first: where flows were pruned there are many, and each would be waited for by itself.
             if row[0] > last + 1 and oldest_running < self._seen(last, next_to_begin):
-                break
-            entries.append(tuple(row[:COLUMNS]))
+                held_back = True
+            if not held_back:
+                entries.append(tuple(row[:COLUMNS]))
             last = row[0]
         return entries
 

@@ -3,8 +3,8 @@
 It is the long way, which every batch can go; the short one is in shortcut.py.
 
 The protocol. Who changes anything of a flow holds the lock of the flow's row. A batch takes its locks in one order:
-flows by id, then cancel calls by id, then schedules by id and the right to make new ones, then the right to count a
-step's active items, by step; searches come last and never wait. What it misses while deciding is locked without
+flows by id, then cancel calls by id, then schedules by id and the right to make new ones, then the right to count
+what a step has sent, by step; searches come last and never wait. What it misses while deciding is locked without
 waiting; if another holds it, the batch begins again with everything that it now knows it needs. Writing waits once
 more: for the right to change the register of steps, then for another batch that makes a flow of the same id, flows in
 the order of their ids. So batches wait for each other, but never in a circle.
@@ -94,7 +94,7 @@ async def execute(connection: Connection, batch: Batch, defaults: WorkDefaults, 
             if not batch.world.changes.any():
                 await connection.execute("ROLLBACK")
                 return
-            taken = memory.take_out(batch.world.changes.touched())
+            taken = memory.take_out(batch.world.changes.touched() | batch.world.changes.pruned.ids)
             mark = await _write(connection, batch)
     except AGAIN as error:
         await _roll_back(connection)
@@ -136,8 +136,8 @@ async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> dict[str
         await _fetch(connection, text if wait else f"{text} NOWAIT", needs.calls)
     if needs.schedules:
         await _lock_schedules(connection, needs.schedules, wait=wait)
-    if needs.active_counts:
-        rows = await _fetch(connection, COORDINATION["lock_steps" if wait else "try_lock_steps"], needs.active_counts)
+    if counted := needs.active_counts | needs.rates:
+        rows = await _fetch(connection, COORDINATION["lock_steps" if wait else "try_lock_steps"], counted)
         if not wait and not rows[0][0]:
             raise BeginAgain("another node counts what is out of the same step")
     return locked

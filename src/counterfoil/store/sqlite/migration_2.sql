@@ -17,6 +17,7 @@ ALTER TABLE flows ADD COLUMN plan TEXT;
 ALTER TABLE flows ADD COLUMN parent TEXT;
 ALTER TABLE flows ADD COLUMN deadline_at INTEGER;
 ALTER TABLE flows ADD COLUMN compensation TEXT;
+ALTER TABLE flows ADD COLUMN redrives INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
 
 ALTER TABLE flow_inputs ADD COLUMN options TEXT NOT NULL DEFAULT '{}';
@@ -61,6 +62,7 @@ CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 ALTER TABLE work ADD COLUMN arguments TEXT;
 ALTER TABLE work ADD COLUMN redrive_of TEXT;
 ALTER TABLE work ADD COLUMN undoes TEXT;
+ALTER TABLE work ADD COLUMN child_flow_id TEXT;
 CREATE INDEX work_failed ON work (step_id, recorded_at) WHERE status = 'failed';
 
 -- When flows start by themselves. The next tick, which is null while a schedule is paused, moves on in the transaction
@@ -83,3 +85,14 @@ CREATE TABLE schedules (
     CHECK ((cron IS NULL) <> (every_ms IS NULL))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+
+-- When each step with a rate limit was sent last: the first time, then distances, as a JSON array. One row a step, of
+-- at most 10,000 times; `most` is the largest number of them that one of its definitions had to count.
+CREATE TABLE step_rates (
+    step_id TEXT PRIMARY KEY,
+    most    INTEGER NOT NULL,
+    sent    TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- When what the flow carried was taken from it; the journal does not tell of it any more.
+ALTER TABLE flows ADD COLUMN pruned_at INTEGER;

@@ -8,10 +8,11 @@
 SELECT json_group_array(json_array(
     w.work_id, w.flow_id, w.step_id, w.item, w.version, w.status, w.attempt, w.idempotency_key, w.lane, w.created_at,
     w.due_at, w.deadline_at, w.owner, w.first_sent_at, w.sent_at, w.acknowledged_at, w.progress, w.message, w.hold,
-    w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes,
+    w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes, w.child_flow_id,
     s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
     s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives,
-    f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation
+    f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation,
+    f.redrives
 ))
 FROM json_each(?) AS wanted
 CROSS JOIN work AS w ON w.work_id = wanted.value
@@ -21,7 +22,8 @@ CROSS JOIN flows AS f ON f.flow_id = w.flow_id;
 -- name: load_flows
 -- Flows by id.
 SELECT json_group_array(json_array(
-    f.flow_id, f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation
+    f.flow_id, f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation,
+    f.redrives
 ))
 FROM json_each(?) AS wanted CROSS JOIN flows AS f ON f.flow_id = wanted.value;
 
@@ -111,6 +113,10 @@ SELECT json_group_array(json_array(
     s.last_flow_id, s.last_error, s.created_at, s.updated_at
 ))
 FROM json_each(?) AS wanted CROSS JOIN schedules AS s ON s.schedule_id = wanted.value;
+-- name: load_rates
+-- When some steps were sent last.
+SELECT json_group_array(json_array(r.step_id, r.most, r.sent))
+FROM json_each(?) AS wanted CROSS JOIN step_rates AS r ON r.step_id = wanted.value;
 
 -- name: find_claimable
 -- Work that may be sent now, in some lanes: the longest due of each lane, at most a lane's share of each.
@@ -139,12 +145,13 @@ LIMIT :limit;
 
 -- name: find_failed_work
 -- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
+-- An error's code is found in its text, be it its own or that of its cause: no quote stands in a string unescaped.
 SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
 JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
 WHERE w.status = 'failed' AND w.undoes IS NULL
     AND (:step_id IS NULL OR w.step_id = :step_id)
-    AND (:error_code IS NULL OR w.error ->> 'code' = :error_code OR w.error -> 'cause' ->> 'code' = :error_code)
+    AND (:error_code IS NULL OR instr(w.error, '"code":"' || :error_code || '"') > 0)
     AND (:since IS NULL OR w.recorded_at >= :since)
     AND (:until IS NULL OR w.recorded_at < :until)
     AND (:label IS NULL OR EXISTS (
@@ -204,27 +211,30 @@ SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL ON CONFLICT DO NOTHING;
 
 -- name: insert_flows
 INSERT INTO flows (
-    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, created_at, plan, parent
+    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives, created_at, plan
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_flows
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active; and
--- whatever several of these moves in one batch come to.
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled. What has failed or was
+-- cancelled becomes active only by one more redrive.
 UPDATE flows SET
     status = change.status, open_steps = change.open_steps, error = change.error, finished_at = change.finished_at,
-    deadline_at = change.deadline_at, compensation = change.compensation
+    deadline_at = change.deadline_at, compensation = change.compensation, parent = change.parent,
+    redrives = change.redrives
 FROM (
-    WITH change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation) AS (VALUES :rows)
-    SELECT * FROM change
+    WITH change (
+        flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives
+    ) AS (VALUES :rows) SELECT * FROM change
 ) AS change
-WHERE flows.flow_id = change.flow_id AND CASE change.status
-    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed')
-    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed')
-END;
+WHERE flows.flow_id = change.flow_id
+    AND (flows.redrives < change.redrives AND flows.status <> 'completed' OR CASE change.status
+    WHEN 'active' THEN flows.status IN ('active')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
+    WHEN 'completed' THEN flows.status IN ('active')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
+END);
 
 -- name: insert_inputs
 INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels, options)
@@ -269,7 +279,7 @@ END);
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
     deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at,
-    arguments, redrive_of, undoes
+    child_flow_id, arguments, redrive_of, undoes
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
@@ -279,11 +289,12 @@ UPDATE work SET
     status = change.status, attempt = change.attempt, due_at = change.due_at, deadline_at = change.deadline_at,
     owner = change.owner, first_sent_at = change.first_sent_at, sent_at = change.sent_at,
     acknowledged_at = change.acknowledged_at, progress = change.progress, message = change.message,
-    hold = change.hold, result = change.result, error = change.error, recorded_at = change.recorded_at
+    hold = change.hold, result = change.result, error = change.error, recorded_at = change.recorded_at,
+    child_flow_id = change.child_flow_id
 FROM (
     WITH change (
         work_id, status, attempt, due_at, deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message,
-        hold, result, error, recorded_at
+        hold, result, error, recorded_at, child_flow_id
     ) AS (VALUES :rows) SELECT * FROM change
 ) AS change
 WHERE work.work_id = change.work_id AND CASE change.status
@@ -299,6 +310,12 @@ END;
 -- name: append_journal
 INSERT INTO journal (flow_id, work_id, at, events)
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
+
+-- name: put_rates
+-- When steps with a rate limit were sent last, in the place of what was known before.
+INSERT INTO step_rates (step_id, most, sent)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (step_id) DO UPDATE SET most = excluded.most, sent = excluded.sent;
 
 -- name: put_calls
 -- A cancel call, new or to be tried again later.
@@ -389,7 +406,7 @@ FROM steps AS s JOIN step_versions AS v ON v.version = s.version ORDER BY s.step
 
 -- name: get_flow
 SELECT f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.init, i.options,
-    f.parent, f.deadline_at, f.compensation, p.document
+    f.parent, f.deadline_at, f.compensation, p.document, f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans AS p ON p.plan_id = f.plan
 WHERE f.flow_id = :flow_id;
 
@@ -400,15 +417,18 @@ CROSS JOIN flow_steps AS s ON s.flow_id = wanted.value AND s.outputs IS NOT NULL
 ORDER BY s.flow_id, s.finished_at, s.step_id;
 
 -- name: get_flow_steps
-SELECT step_id, status, goal, version, started_at, finished_at, items, error, due_at, redrives
-FROM flow_steps WHERE flow_id = :flow_id ORDER BY started_at, step_id;
+SELECT s.step_id, s.status, s.goal, s.version, s.started_at, s.finished_at, s.items, s.error, s.due_at, s.redrives,
+    v.definition ->> 'kind'
+FROM flow_steps s LEFT JOIN step_versions v ON v.version = s.version
+WHERE s.flow_id = :flow_id ORDER BY s.started_at, s.step_id;
 
 -- name: get_flow_result
 SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
+    f.pruned_at, f.parent
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:before IS NULL OR f.ordinal < :before)
     AND (:status IS NULL OR f.status = :status)
@@ -423,7 +443,8 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
-SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels
+SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
+    f.pruned_at, f.parent
 FROM flows AS f INDEXED BY flows_not_completed JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'
     AND (:before IS NULL OR f.ordinal < :before)
@@ -438,18 +459,21 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: work_of_flow
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work WHERE flow_id = :flow_id ORDER BY flow_id, step_id, item;
 
 -- name: get_work
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work WHERE work_id = :work_id;
 
 -- name: list_work
 -- Oldest first. Each filter is off while its parameter is null.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work
 WHERE (:after IS NULL OR ordinal > :after)
     AND (:status IS NULL OR status = :status)
@@ -459,7 +483,8 @@ ORDER BY ordinal LIMIT :limit;
 -- name: list_overdue_work
 -- Open work whose time has come but that has not moved: by the partial indexes, so ended work costs nothing.
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
-    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes
+    result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
+    child_flow_id
 FROM work
 WHERE ordinal IN (
         SELECT ordinal FROM work WHERE status = 'active' AND due_at <= :now
@@ -530,3 +555,81 @@ FROM json_each(?) AS wanted CROSS JOIN journal AS j ON j.flow_id = wanted.value 
 -- name: doctor_lost_events
 SELECT j.flow_id, count(*) FROM journal AS j
 WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY j.flow_id LIMIT 100;
+
+-- Retention: finished flows go, wholly (prune_...) or without what they carried (empty_...). Whatever table or column
+-- belongs to a flow or carries payload has its place here, and in store/pruning.py.
+
+-- name: walk_flows
+-- Flows in the order in which they were made; those that ended by the cutoff with the number of their work items.
+SELECT f.ordinal, f.flow_id, f.created_at,
+    CASE WHEN f.finished_at <= :cutoff AND (NOT :payloads OR f.pruned_at IS NULL) THEN (
+        SELECT coalesce(sum(s.items), 0) FROM flow_steps AS s WHERE s.flow_id = f.flow_id
+    ) END
+FROM flows AS f WHERE f.ordinal > :after ORDER BY f.ordinal LIMIT :limit;
+
+-- name: find_prunable
+-- Those of some flows that ended by the cutoff, each with its labels.
+SELECT f.flow_id, i.labels
+FROM json_each(:flows) AS wanted
+CROSS JOIN flows AS f ON f.flow_id = wanted.value
+LEFT JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE f.status IN ('completed', 'failed', 'cancelled') AND f.finished_at <= :cutoff
+    AND (NOT :payloads OR f.pruned_at IS NULL);
+
+-- name: prune_calls
+DELETE FROM cancel_calls WHERE call_id IN (SELECT w.work_id FROM work AS w WHERE w.flow_id IN (VALUES :rows));
+
+-- name: prune_labels
+-- By way of a SELECT: SQLite looks through the whole table for rows that are compared with VALUES.
+DELETE FROM flow_labels WHERE (label, flow_id) IN (SELECT column1, column2 FROM (VALUES :rows));
+
+-- name: prune_work
+DELETE FROM work WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_steps
+DELETE FROM flow_steps WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_inputs
+DELETE FROM flow_inputs WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_journal
+DELETE FROM journal WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_flows
+DELETE FROM flows WHERE flow_id IN (VALUES :rows) AND status IN ('completed', 'failed', 'cancelled');
+
+-- name: empty_work
+-- Of a result stays whether it was a success, of an error its code.
+UPDATE work SET
+    message = NULL,
+    arguments = NULL,
+    result = CASE WHEN result IS NOT NULL THEN
+        '{"success":' || iif(status = 'succeeded', 'true', 'false') || ',"outputs":{},"error":null,"pruned":true}'
+    END,
+    error = CASE WHEN error IS NOT NULL THEN
+        json_object('code', coalesce(error ->> '$.code', 'UNKNOWN'), 'message', 'no longer kept')
+    END
+WHERE flow_id IN (VALUES :rows);
+
+-- name: empty_inputs
+-- A flow that has lost its inputs cannot be redriven: the options tell.
+UPDATE flow_inputs SET init = '{}', metadata = '{}', options = '{"pruned":true}' WHERE flow_id IN (VALUES :rows);
+
+-- name: empty_steps
+UPDATE flow_steps SET
+    outputs = NULL,
+    error = CASE WHEN error IS NOT NULL THEN
+        json_object('code', coalesce(error ->> '$.code', 'UNKNOWN'), 'message', 'no longer kept')
+    END
+WHERE flow_id IN (VALUES :rows);
+
+-- name: empty_flows
+UPDATE flows SET pruned_at = change.pruned_at
+FROM (WITH change (flow_id, pruned_at) AS (VALUES :rows) SELECT * FROM change) AS change
+WHERE flows.flow_id = change.flow_id AND flows.pruned_at IS NULL
+    AND flows.status IN ('completed', 'failed', 'cancelled');
+
+-- name: doctor_pruned
+-- Flows whose journal is gone.
+SELECT json_group_array(f.flow_id)
+FROM json_each(?) AS wanted CROSS JOIN flows AS f ON f.flow_id = wanted.value WHERE f.pruned_at IS NOT NULL;

@@ -29,7 +29,8 @@ CREATE TABLE plans (
     document TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; what has failed or was
+-- cancelled -> active by redrive
 CREATE TABLE flows (
     ordinal     INTEGER PRIMARY KEY,
     flow_id     TEXT NOT NULL UNIQUE,
@@ -41,7 +42,9 @@ CREATE TABLE flows (
     plan        TEXT,
     parent      TEXT,
     deadline_at INTEGER,
-    compensation TEXT
+    compensation TEXT,
+    redrives    INTEGER NOT NULL DEFAULT 0,
+    pruned_at   INTEGER
 ) STRICT;
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
 CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
@@ -116,7 +119,8 @@ CREATE TABLE work (
     recorded_at     INTEGER,
     arguments       TEXT,
     redrive_of      TEXT,
-    undoes          TEXT
+    undoes          TEXT,
+    child_flow_id   TEXT
 ) STRICT;
 CREATE INDEX work_of_flow ON work (flow_id, step_id, item);
 -- What may be sent, lane by lane, the longest due first.
@@ -175,3 +179,10 @@ CREATE TABLE schedules (
     CHECK ((cron IS NULL) <> (every_ms IS NULL))
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX schedules_due ON schedules (next_at) WHERE next_at IS NOT NULL;
+-- When each step with a rate limit was sent last: the first time, then distances, as a JSON array. One row a step, of
+-- at most 10,000 times; `most` is the largest number of them that one of its definitions had to count.
+CREATE TABLE step_rates (
+    step_id TEXT PRIMARY KEY,
+    most    INTEGER NOT NULL,
+    sent    TEXT NOT NULL
+) STRICT, WITHOUT ROWID;

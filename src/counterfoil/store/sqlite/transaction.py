@@ -47,7 +47,7 @@ def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults
             missed = batch.decide()
         changes = batch.world.changes
         if changes.any():
-            taken = memory.take_out(changes.touched())
+            taken = memory.take_out(changes.touched() | changes.pruned.ids)
             _write(connection, (statement for write in writes_of(changes) for statement in _bulk(write)))
             memory.learn(batch.world, taken)
         else:

@@ -1,25 +1,16 @@
-"""Shared databases of older versions: migrated, they are like new ones, and what was in them is still there.
+-- Schema of the shared store. Times are milliseconds since 1970 (UTC). JSON is kept as text, exactly as it was written.
+-- Ids sort by their bytes (COLLATE "C"), as in the embedded store. Partial indexes hold only what is open or due: what
+-- has ended costs no sweep anything. What changes often asks for vacuum early: dead rows and index entries are what a
+-- search for due work would have to step over.
 
-Those of SQLite are in tests/unit/test_journal_migration.py.
-"""
-
-from __future__ import annotations
-
-import pytest
-
-from tests.databases import NewDatabase
-from tests.store.records import NOW
-from tests.store.schemas import PostgresDatabase, versions
-
-pytestmark = pytest.mark.postgresql_only
-
-VERSION_1 = """
+-- Step definitions by content. Immutable: a flow keeps the version that it was started with.
 CREATE TABLE step_versions (
     version    TEXT COLLATE "C" PRIMARY KEY,
     step_id    TEXT COLLATE "C" NOT NULL,
     definition TEXT NOT NULL
 );
 
+-- The register: which version of a step new flows use.
 CREATE TABLE steps (
     step_id    TEXT COLLATE "C" PRIMARY KEY,
     version    TEXT COLLATE "C" NOT NULL REFERENCES step_versions (version),
@@ -27,6 +18,8 @@ CREATE TABLE steps (
     updated_at BIGINT NOT NULL
 );
 
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+-- The lock of this row is the lock of the whole flow: who changes anything of a flow holds it, and raises the revision.
 CREATE TABLE flows (
     ordinal     BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
     flow_id     TEXT COLLATE "C" PRIMARY KEY,
@@ -40,6 +33,7 @@ CREATE TABLE flows (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
 
+-- What a flow was started with: apart from its state, so that a change of state does not rewrite it.
 CREATE TABLE flow_inputs (
     flow_id  TEXT COLLATE "C" PRIMARY KEY,
     goals    TEXT NOT NULL,
@@ -54,6 +48,7 @@ CREATE TABLE flow_labels (
     PRIMARY KEY (label, flow_id)
 );
 
+-- pending -> active | skipped | cancelled; active -> completed | failed | cancelled
 CREATE TABLE flow_steps (
     flow_id      TEXT COLLATE "C" NOT NULL,
     step_id      TEXT COLLATE "C" NOT NULL,
@@ -67,8 +62,9 @@ CREATE TABLE flow_steps (
     started_at   BIGINT,
     finished_at  BIGINT,
     PRIMARY KEY (flow_id, step_id)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02); -- no index holds what changes here: a change finds its place on the same page
 
+-- The moves of a work item: see the guard in queries.sql (update_work) and domain/states.py.
 CREATE TABLE work (
     ordinal         BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
     work_id         TEXT COLLATE "C" PRIMARY KEY,
@@ -97,16 +93,19 @@ CREATE TABLE work (
     recorded_at     BIGINT
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX work_of_flow ON work (flow_id, step_id, item);
-
+-- What may be sent, lane by lane, the longest due first.
 CREATE INDEX work_claimable ON work (lane, due_at)
 WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL;
-
+-- What is out, by step: how many (parallelism) and since when (the oldest one waiting).
 CREATE INDEX work_waiting ON work (step_id, sent_at) WHERE status = 'active';
-
+-- Whose clock runs out next.
 CREATE INDEX work_due ON work (due_at) WHERE status = 'active';
-
+-- What is being sent at this moment, and by which node.
 CREATE INDEX work_sending ON work (owner) WHERE owner IS NOT NULL;
 
+-- Append-only: an event for every change, in the transaction that made it. A row is an entry: consecutive events of one
+-- flow, and of at most one work item, as a JSON array (see store/journal.py). Numbers of one flow are in the order of its
+-- commits (its row is locked when they are drawn); over all flows a transaction may commit behind one that drew later.
 CREATE TABLE journal (
     seq     BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     flow_id TEXT COLLATE "C" NOT NULL,
@@ -116,6 +115,7 @@ CREATE TABLE journal (
 );
 CREATE INDEX journal_of_flow ON journal (flow_id, seq);
 
+-- Cancellations that workers are still to be told of.
 CREATE TABLE cancel_calls (
     call_id TEXT COLLATE "C" PRIMARY KEY,
     flow_id TEXT COLLATE "C" NOT NULL,
@@ -128,28 +128,16 @@ CREATE TABLE cancel_calls (
 );
 CREATE INDEX cancel_calls_due ON cancel_calls (due_at);
 
+-- Who serves this database. A lease that has lapsed never lives again: its holder comes back under another id.
+-- Leases are counted by the database's clock, so that the nodes' clocks need not agree on them.
 CREATE TABLE nodes (
     node_id     TEXT COLLATE "C" PRIMARY KEY,
     joined_at   TIMESTAMPTZ NOT NULL,
     lease_until TIMESTAMPTZ NOT NULL
 ) WITH (fillfactor = 50);
 
+-- The secret that signs receipts, made by the first node, where the settings name none: at most one row.
 CREATE TABLE receipt_secret (
     only_one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (only_one),
     secret   TEXT NOT NULL
 );
-"""
-"""The first schema of the shared store, without its comments."""
-
-
-async def test_a_database_of_the_first_version_is_migrated(new_database: NewDatabase) -> None:
-    old, fresh = [await PostgresDatabase.at(new_database(empty=True)) for _ in range(2)]
-    await old.migrate(NOW - 1, 1, {}, VERSION_1)
-    await old.fetch("INSERT INTO step_versions VALUES ('v', 'step', '{}')")
-    assert await old.migrate(NOW) == 1
-    await fresh.migrate(NOW)
-    assert await old.catalogue() == await fresh.catalogue()
-    assert await versions(old) == [(1, NOW - 1), *((version, NOW) for version in range(2, old.present + 1))]
-    assert await old.fetch("SELECT version FROM step_versions") == [("v",)]
-    for database in (old, fresh):
-        await database.close()

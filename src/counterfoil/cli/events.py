@@ -1,0 +1,62 @@
+"""The journal as people read it: one event on one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from counterfoil.cli.output import compact, error_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from counterfoil.client import Event
+
+
+_STYLES = {
+    "succeeded": "green",
+    "completed": "green",
+    "compensated": "green",
+    "failed": "red",
+    "not_compensated": "red",
+    "cancelled": "dim red",
+    "not_completed": "yellow",
+    "undelivered": "yellow",
+    "compensating": "yellow",
+    "skipped": "dim",
+}
+
+
+def event_line(event: Event) -> Text:
+    """One event of the journal on one line."""
+    from rich.text import Text
+
+    kind = event["type"]
+    subject, _, change = kind.partition("_")
+    style = _STYLES.get(change, "")
+    line = Text(f"{event['at'][11:23]}  ", style="dim")
+    line.append(f"{kind:<22}", style=style or ("bold" if subject == "flow" else ""))
+    parts = [event["step_id"] or "", f"attempt {event['attempt']}" if event["attempt"] else "", event_note(event)]
+    line.append("  ".join(part for part in parts if part), style="")
+    return line
+
+
+def event_note(event: Event) -> str:
+    """What a person wants to know of an event's data; --json has all of it."""
+    data = event["data"] or {}
+    error, outputs, progress = data.get("error"), data.get("outputs"), data.get("progress")
+    notes = [
+        error_text(error) if isinstance(error, dict) else "",
+        compact(outputs, 80) if outputs else "",
+        "" if progress is None else f"{progress:.0%}",
+        str(data.get("message") or data.get("note") or ""),
+        f"next attempt at {data['next_attempt_at'][11:23]}" if data.get("next_attempt_at") else "",
+        f"deadline {data['deadline_at'][11:23]}"
+        if event["type"] == "work_dispatched" and data.get("deadline_at")
+        else "",
+        compact(data.get("init"), 80) if event["type"] == "flow_started" else "",
+        f"{data['items']} items" if data.get("items", 1) != 1 else "",
+        f"flow {data['child_flow_id']}" if data.get("child_flow_id") else "",
+        f"undoes {' '.join(data['steps'])}" if event["type"] == "flow_compensating" else "",
+        str(data.get("reason") or ""),
+    ]
+    return ", ".join(note for note in notes if note)

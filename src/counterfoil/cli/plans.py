@@ -1,0 +1,71 @@
+"""``counterfoil plan``: what a flow would run, in which order and why, before it is started."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from counterfoil.cli.connection import Connection, connected, inputs_of
+from counterfoil.cli.graph import layers_of, sources_text
+from counterfoil.cli.output import print_json, text_width
+
+if TYPE_CHECKING:
+    from counterfoil.client import Plan
+
+
+@click.command(
+    short_help="Show what a flow would run, and why.",
+    epilog="Example: counterfoil plan ship --init order=4711",
+)
+@click.argument("goals", nargs=-1, required=True)
+@click.option("-i", "--init", multiple=True, metavar="NAME=VALUE", help="An input; JSON where it is JSON, else text.")
+@click.option("--init-file", type=click.File("r"), help="All inputs as a JSON object (- for stdin).")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def plan(
+    connection: Connection, goals: tuple[str, ...], init: tuple[str, ...], init_file: IO[str] | None, as_json: bool
+) -> None:
+    """Show what a flow towards GOALS (step ids) would run, in which order and why. Nothing is started."""
+    inputs = inputs_of(init, init_file)
+    document = connection.call(lambda client: client.plan(goals, inputs))
+    if as_json:
+        print_json(document)
+        return
+    for line in plan_lines(document, text_width()):
+        click.echo(line)
+
+
+def plan_lines(plan: Plan, width: int = 80) -> list[str]:
+    """The steps in layers, each with what it takes from whom and why it is there; then what is left out."""
+    names = [*plan["steps"], *plan["excluded"]]
+    column = min(max(map(len, names), default=0), 40) + 2
+    lines: list[str] = []
+    for number, layer in enumerate(layers_of(plan["steps"], plan), start=1):
+        for step_id in layer:
+            place = f"{number}." if step_id == layer[0] else ""
+            told = (plan["included"].get(step_id, ""), sources_text(step_id, plan))
+            lines += _entry(f"{place:<4}", step_id, told, column, width)
+    given = sorted(name for name, source in plan["inputs"].items() if source == "init")
+    if given:
+        lines += ["", *textwrap.wrap(f"from init: {', '.join(given)}", width, subsequent_indent="  ")]
+    if plan["excluded"]:
+        lines += ["", "left out"]
+        for step_id, why in plan["excluded"].items():
+            lines += _entry("    ", step_id, (why,), column, width)
+    return lines
+
+
+def _entry(lead: str, name: str, told: Iterable[str], column: int, width: int) -> list[str]:
+    """A name, and beside it what there is to say."""
+    room = max(width - len(lead) - column, 20)
+    beside = [line for text in told if text for line in textwrap.wrap(text, room, break_on_hyphens=False)]
+    if len(name) + 2 > column:
+        beside.insert(0, "")
+    first, *rest = beside or [""]
+    return [
+        f"{lead}{name:<{column}}{first}".rstrip()[: max(width, len(lead) + len(name))],
+        *(f"{'':<{len(lead) + column}}{line}" for line in rest),
+    ]

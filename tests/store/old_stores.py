@@ -1,0 +1,59 @@
+"""Databases as they were before flows were planned: SQLite of version 2, PostgreSQL of version 1.
+
+What is in them was written by the engine of that time (commit bc3b55b): two steps a and b, each flow named after what
+became of it. ``done`` and ``quiet`` completed, the latter without outputs; of ``failed``, a completed and b failed;
+``cancelled``; of ``half``, a completed and b is out; ``waiting`` waits for its second attempt; ``open`` is out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.store.records import NOW
+from tests.store.schemas import Database, PostgresDatabase, SqliteDatabase
+
+FILES = Path(__file__).with_name("before_plans")
+WORK = {"half": "w8", "waiting": "w9", "open": "w10", "failed": "w5"}
+"""The work item of each flow that is not complete."""
+NASTY = "\x00 \u2028 \U0001f600 \" \\u0000 '"
+OUTPUTS: dict[str, dict[str, Any]] = {
+    "done": {"x": 1, "y": [{}], "amount": 98765432109876543210, "text": NASTY, "tiny": 1e-7, "zero": -0.0},
+    "quiet": {},
+    "failed": {"kept": True},
+    "cancelled": {},
+    "half": {"first": NASTY},
+    "waiting": {},
+    "open": {},
+}
+"""What each flow showed then."""
+
+
+def old_rows(*, numbered: bool) -> dict[str, tuple[list[str], list[list[Any]]]]:
+    """Columns and rows by table; ``numbered``: with those columns that PostgreSQL counts by itself."""
+    tables = json.loads((FILES / "rows.json").read_text(encoding="utf-8"))
+    found = {}
+    for name, table in tables.items():
+        own = [place for place, column in enumerate(table["columns"]) if numbered or column not in ("ordinal", "seq")]
+        rows = sorted(table["rows"], key=lambda row: row[0] if isinstance(row[0], int) else 0)
+        found[name] = ([table["columns"][place] for place in own], [[row[place] for place in own] for row in rows])
+    return found
+
+
+async def fill_old(database: Database) -> None:
+    """Make an empty database what the engine of that time left behind."""
+    if isinstance(database, SqliteDatabase):
+        await database.migrate(NOW - 1, 2, {}, (FILES / "sqlite.sql").read_text(encoding="utf-8"))
+        for table, (columns, rows) in old_rows(numbered=True).items():
+            marks = ", ".join("?" * len(columns))
+            statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"
+            database.connection.executemany(statement, rows)
+        return
+    assert isinstance(database, PostgresDatabase)
+    await database.migrate(NOW - 1, 1, {}, (FILES / "postgresql.sql").read_text(encoding="utf-8"))
+    for table, (columns, rows) in old_rows(numbered=False).items():
+        marks = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+        truths = {place for place, column in enumerate(columns) if column == "goal"}
+        taken = [tuple(bool(value) if place in truths else value for place, value in enumerate(row)) for row in rows]
+        await database.connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", taken)

@@ -1,0 +1,73 @@
+"""What a store may hold that is copied: rows of every table, with values that are hard to carry over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LARGEST = 2**63 - 1
+TABLES = {
+    "step_versions": ("version",),
+    "steps": ("step_id",),
+    "register": ("only_one",),
+    "plans": ("plan_id",),
+    "flows": ("ordinal",),
+    "flow_inputs": ("flow_id",),
+    "flow_labels": ("label", "flow_id"),
+    "flow_steps": ("flow_id", "step_id"),
+    "work": ("ordinal",),
+    "journal": ("seq",),
+    "cancel_calls": ("call_id",),
+    "schedules": ("schedule_id",),
+    "step_rates": ("step_id",),
+}
+"""Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
+
+NOTHING = (None,) * 4
+ROWS: dict[str, list[tuple[Any, ...]]] = {
+    "step_versions": [("v1", "räuber", '{"endpoint":"http://worker.test"}'), ("v2", "job", "{}"), ("v10", "job", "{}")],
+    "steps": [("räuber", "v1", 0, LARGEST)],
+    "register": [(1, LARGEST)],
+    "plans": [("p1", '{"steps":["räuber"]}'), ("P", "{}")],
+    "flows": [
+        (3, "z", "completed", 1, 0, None, 2, "p1", '{"depth":1}', None, None, 0, None),
+        (4, "a", "failed", 1, 0, '{"code":"X"}', LARGEST, None, None, None, '{"steps":[]}', 2**31 - 1, LARGEST),
+        (9, "ß", "active", 1, 1, None, None, None, None, LARGEST, None, 1, None),
+    ],
+    "flow_inputs": [("z", '["job"]', r'{"nul":"\u0000","line":"\n"}', "{}", '{"tëam":"🦆"}', '{"deadline_ms":5}')],
+    "flow_labels": [("tëam:🦆", "z"), ("tz:", "z"), ("T:", "z"), ("t\u00e9:\u2028", "z")],
+    "flow_steps": [
+        (
+            "z",
+            "job",
+            "v2",
+            "completed",
+            1,
+            1,
+            0,
+            0,
+            1,
+            2,
+            r'{"n":12345678901234567890123,"a":"\u0000"}',
+            *NOTHING,
+            0,
+            3,
+        ),
+        ("z", "Job", "v2", "skipped", 0, 0, 0, 0, None, None, None, '{"code":"X"}', 1, LARGEST, 2**31 - 1, 5, 0),
+    ],
+    "work": [
+        (
+            *(7, "w1", "z", "job", 0, "v2", "active", 2**31 - 1, "key", "job@h", 1, 2, 3, "a node", 1, 1, None),
+            *("0.5", "\U0001f986 \\ \t \r\n '\"", None, "{}", None, None, '{"a":1}', "w0", "w00", "räuber"),
+        )
+    ],
+    "journal": [
+        (1, "z", None, 1, '[["flow_started",null,0,null,{}]]'),
+        (5, "z", "w1", 2, r'[["work_created","job",1,0,{"text":"\ud83e\udd86 \\u0000"}]]'),
+    ],
+    "cancel_calls": [("c1", "z", "job", "w1", "http://worker.test/cancel", "{}", 3, LARGEST)],
+    "schedules": [
+        ("nächtlich", "0 6 * * *", "Europe/Vienna", None, "{}", "one", 1, 0, LARGEST, 1, "z", '{"code":"X"}', 0, 1),
+        ("quick", None, None, 100, '{"goals":["job"]}', "all", 0, 0, None, None, None, None, 0, 1),
+    ],
+    "step_rates": [("job", 10, "[1800000000000,7,0]")],
+}
