@@ -89,6 +89,8 @@ class Run:
     """By name: all values that a worker ever gave."""
     ended: set[str] = field(default_factory=set)
     """Work items whose outcome is recorded."""
+    values: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """By flow and name: the value that the flow has."""
     looked_at: int = 0
     acknowledged: list[Call] = field(default_factory=list)
     redriven: bool = False
@@ -207,6 +209,9 @@ class Run:
         for flow in await self.flows():
             work = [item for step in flow["steps"].values() for item in step["work"]]
             self.ended |= {item["work_id"] for item in work if item["status"] in FINAL_WORK}
+            for name, value in flow["outputs"].items():
+                first = self.values.setdefault((flow["flow_id"], name), value)
+                assert self.redriven or value == first, f"{name} had a value already"
 
     async def check_arguments(self, call: Call) -> None:
         definition = self.definitions[call.metadata["step_id"]]
