@@ -55,10 +55,21 @@ class Size:
     few_waiting: int = 1_000
     claims: int = 6_000
     in_flight: int = 100_000
+    many_items: int = 10_000
+    chains: int = 3
 
 
 QUICK = Size(
-    rounds=3, turns=3, completions=1_000, flows=1_000, latency_flows=100, waiting=20_000, claims=1_000, in_flight=5_000
+    rounds=3,
+    turns=3,
+    completions=1_000,
+    flows=1_000,
+    latency_flows=100,
+    waiting=20_000,
+    claims=1_000,
+    in_flight=5_000,
+    many_items=300,
+    chains=1,
 )
 Measure = Callable[[Size], Awaitable[list[Outcome]]]
 

@@ -26,6 +26,7 @@ from counterfoil.domain.states import (
     FINAL_STEPS,
     FINAL_WORK,
     FLOW_MOVES,
+    REDRIVEN_FLOWS,
     REDRIVEN_STEPS,
     STEP_MOVES,
     WORK_MOVES,
@@ -142,7 +143,9 @@ def step_states() -> str:
 
 
 def flow_states() -> str:
-    return states(FLOW_MOVES, FINAL_FLOWS, FLOW_WHEN, FlowStatus.ACTIVE)
+    again = frozenset({FlowStatus.ACTIVE})
+    moves = {before: after | again if before in REDRIVEN_FLOWS else after for before, after in FLOW_MOVES.items()}
+    return states(moves, FINAL_FLOWS, FLOW_WHEN, FlowStatus.ACTIVE)
 
 
 def errors() -> str:

@@ -15,6 +15,7 @@ import pytest
         ("completions", "cycle", "latency", "bulk"),
         ("restart", "flat"),
         ("postgres", "postgres-cycle", "nodes", "takeover"),
+        ("large-flows", "postgres-large-flows"),
     ],
 )
 def test_the_benchmarks_run(measures: tuple[str, ...]) -> None:

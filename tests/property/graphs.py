@@ -61,7 +61,7 @@ def shapes(draw: st.DrawFn, step_id: str, steps: list[str]) -> Shape:
     named = dict(zip(NAMES, roles, strict=True))
     others = [other for other in steps if other != step_id]
     waits: list[str] = []
-    if len(others) > 0 and draw(_RARELY):
+    if draw(_RARELY) and others:
         waits = draw(st.lists(st.sampled_from(others), unique=True, max_size=3))
     return Shape(
         required=frozenset(name for name, role in named.items() if role == "r"),

@@ -114,6 +114,18 @@ async def test_flows(store: Store, before: FlowStatus) -> None:
     assert allowed == FLOW_WAYS[before] | ({before} - FINAL_FLOWS)
 
 
+@pytest.mark.parametrize("before", FlowStatus)
+async def test_flows_that_are_redriven(store: Store, before: FlowStatus) -> None:
+    """One more redrive brings a flow that has ended anywhere, but for one that has completed."""
+    allowed = set()
+    for after in FlowStatus:
+        flow_id = f"{before}-{after}"
+        await write(store, new_records(flow_record(before, flow_id=flow_id, redrives=1)))
+        if await was_allowed(store, changed_records(flow_record(after, flow_id=flow_id, redrives=2))):
+            allowed.add(after)
+    assert allowed == (set() if before is FlowStatus.COMPLETED else set(FlowStatus))
+
+
 async def test_one_refused_row_refuses_the_whole_batch(store: Store) -> None:
     items = [work_item(work_id=f"work-{number}") for number in range(5)]
     items[3].status = WorkStatus.SUCCEEDED

@@ -59,6 +59,7 @@ FULL_FLOW = flow_record(
     parent={"flow_id": "outer", "step_id": "s", "work_id": "flow", "depth": 2},
     deadline_at=NOW + 11,
     compensation={"ending": "failed", "steps": [{"step_id": "s", "status": "active", "open": 1, "failed": 0}]},
+    redrives=4,
 )
 
 

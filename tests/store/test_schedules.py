@@ -158,7 +158,7 @@ async def test_what_is_due_is_found_the_longest_due_first(store: Store) -> None:
 async def started(store: Store) -> Counter[tuple[str, str]]:
     """How many flows there are of each schedule and tick."""
     filters = {"status": None, "label": None, "goal": None, "since": None, "before": None, "limit": 100_000}
-    metadata = [parse_json(row[8]) for row in await store.read("list_flows", **filters)]
+    metadata = [parse_json(row[7]) for row in await store.read("list_flows", **filters)]
     return Counter((each["schedule_id"], each["scheduled_at"]) for each in metadata)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.engine.cancel import Cancel
 from counterfoil.engine.complete import Beat, Complete, Completion
 from counterfoil.engine.probe import Probe
 from counterfoil.engine.steps import PutStep
@@ -73,6 +74,8 @@ async def told(store: Store) -> list[str]:
     return [row[1] for row in await store.read("journal_of_flow", flow_id="work", after=0, limit=99)]
 
 
+LONG_WAY = Cancel("nobody")
+"""Whoever needs a whole flow takes its batch along the long way."""
 ENDED = ["work_succeeded", "step_completed", "flow_completed"]
 
 
@@ -82,8 +85,9 @@ async def test_it_is_answered_by_what_the_database_holds(
 ) -> None:
     """Where it holds, as done; where it does not, it is done again: either way once, and nobody notices."""
     once(proxy, fault)
-    answers = await asyncio.gather(*(node.outcome(success(name)) for name in ("work", "unknown")))
-    assert answers == ["accepted", "UNKNOWN_RECEIPT"]
+    commands = (success("work"), success("unknown"), LONG_WAY)
+    answers = await asyncio.gather(*(node.outcome(command) for command in commands))
+    assert answers == ["accepted", "UNKNOWN_RECEIPT", "UNKNOWN_FLOW"]
     assert await told(store) == ENDED
     assert len(node.committed) == 1
     assert proxy.commits in {"answered": (1,), "lost": (2,), "forwarded": (1, 2)}[fault]
@@ -159,14 +163,14 @@ async def test_a_commit_that_is_still_under_way_is_waited_for(
     await eye.execute(SLOW_COMMITS)
     await holding.execute("SELECT pg_advisory_lock(1)")
     once(proxy, "forwarded")
-    answering = asyncio.create_task(node.outcome(success("work")))
+    answering = asyncio.gather(node.outcome(success("work")), node.outcome(LONG_WAY))
     await eventually(lambda: are_waiting(eye, 2), what="the commit, and whoever asks after it")
     assert not answering.done()
     if end == "dies":
         committing = "datname = current_database() AND query = 'COMMIT' AND state = 'active'"
         await eye.fetch(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {committing}")
     await holding.execute("SELECT pg_advisory_unlock(1)")
-    assert await answering == "accepted"
+    assert (await answering)[0] == "accepted"
     assert await told(store) == ENDED
     assert proxy.commits == (1 if end == "commits" else 2), "it is done again only if it does not hold"
 

@@ -29,9 +29,9 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
     "register": [(1, LARGEST)],
     "plans": [("p1", '{"steps":["räuber"]}'), ("P", "{}")],
     "flows": [
-        (3, "z", "completed", 1, 0, None, 2, "p1", '{"depth":1}', None, None, None),
-        (4, "a", "failed", 1, 0, '{"code":"X"}', LARGEST, None, None, None, '{"steps":[]}', LARGEST),
-        (9, "ß", "active", 1, 1, None, None, None, None, LARGEST, None, None),
+        (3, "z", "completed", 1, 0, None, 2, "p1", '{"depth":1}', None, None, 0, None),
+        (4, "a", "failed", 1, 0, '{"code":"X"}', LARGEST, None, None, None, '{"steps":[]}', 2**31 - 1, LARGEST),
+        (9, "ß", "active", 1, 1, None, None, None, None, LARGEST, None, 1, None),
     ],
     "flow_inputs": [("z", '["job"]', r'{"nul":"\u0000","line":"\n"}', "{}", '{"tëam":"🦆"}', '{"deadline_ms":5}')],
     "flow_labels": [("tëam:🦆", "z"), ("tz:", "z"), ("T:", "z"), ("t\u00e9:\u2028", "z")],
@@ -57,7 +57,7 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
     "work": [
         (
             *(7, "w1", "z", "job", 0, "v2", "active", 2**31 - 1, "key", "job@h", 1, 2, 3, "a node", 1, 1, None),
-            *("0.5", "\U0001f986 \\ \t \r\n '\"", None, "{}", None, None, '{"a":1}', "w0", "w00"),
+            *("0.5", "\U0001f986 \\ \t \r\n '\"", None, "{}", None, None, '{"a":1}', "w0", "w00", "räuber"),
         )
     ],
     "journal": [

@@ -60,8 +60,10 @@ def _cancel_work(view: FlowView, open_work: Iterable[Work], now: int, reason: st
         definition = view.version(work.version).definition
         if definition.kind == "flow" and work.status is WorkStatus.ACTIVE:
             assert work.child_flow_id is not None
-            if view.flow(work.child_flow_id).status not in FINAL_FLOWS:
-                end_early(view, work.child_flow_id, now, "cancelled", reason, compensate=compensate)
+            inner = view.flow(work.child_flow_id)
+            undoing = inner.status is FlowStatus.COMPENSATING and compensate
+            if inner.status not in FINAL_FLOWS and not undoing:
+                end_early(view, inner.flow_id, now, "cancelled", reason, compensate=compensate)
         elif definition.cancel_url and work.attempt:
             view.call_later(_cancel_call(work, definition.cancel_url, now, reason))
 

@@ -284,6 +284,7 @@ def evolve_flow(flow: Flow, event: Event) -> None:
         elif kind is EventType.FLOW_REDRIVEN:
             flow.compensation = None
             flow.parent = data.get("parent", flow.parent)
+            flow.redrives += 1
         elif flow.compensation is not None:
             flow.compensation = _given_up(flow.compensation)
     elif kind in ENDS_STEP:

@@ -111,6 +111,7 @@ class Flow(Record):
     compensation: dict[str, Any] | None = None
     """How far it is undone: ``ending``, the state that comes after, and ``steps``, in the order of their undoing, each
     with step_id, status, open and failed items. Never changed in place."""
+    redrives: int = 0
 
 
 for _record in (Work, StepRun, Flow):

@@ -107,7 +107,7 @@ def _fail_at_start(view: FlowView, step: StepRun, now: int, code: str, message: 
 
 def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _Items, now: int) -> list[str]:
     before, undone = _earlier_items(view, step) if step.redrives else ({}, Counter())
-    kept = {item for item, work in before.items() if work.status is WorkStatus.SUCCEEDED}
+    kept = {item for item, work in before.items() if _stays(work, items)}
     numbers = [item for item in range(len(items.arguments)) if item not in kept]
     limit = version.definition.fan_out.parallelism if version.definition.fans_out else None
     runnable = [item for item in numbers if items.wanted[item]]
@@ -132,8 +132,14 @@ def _earlier_items(view: FlowView, step: StepRun) -> tuple[dict[int, Work], Coun
     work_of_step = view.work_of_step(step.flow_id, step.step_id)
     undone = undone_work(work_of_step)
     times = Counter(work.item for work in work_of_step if work.work_id in undone)
-    items = {work.item: work for work in work_of_step if work.undoes is None}
-    return {item: work for item, work in items.items() if work.work_id not in undone}, times
+    return latest_items(work_of_step), times
+
+
+def _stays(work: Work, items: _Items) -> bool:
+    """Whether an item that succeeded before a redrive is what is wanted now: of a list that was made anew it is not."""
+    if work.status is not WorkStatus.SUCCEEDED or work.item >= len(items.arguments):
+        return False
+    return items.own is None or work.arguments == items.own[work.item]
 
 
 def _create(
@@ -246,19 +252,25 @@ def outputs_of(view: FlowView, step: StepRun, version: StepVersion, last: Work |
     if not definition.fans_out:
         if last is not None:
             return declared_outputs(definition, (last.result or {}).get("outputs") or {})
-        kept = dict(_outcomes(view.work_of_step(step.flow_id, step.step_id)))
+        kept = dict(_outcomes(1, view.work_of_step(step.flow_id, step.step_id)))  # over a redrive
         return declared_outputs(definition, kept.get(0, {}))
     if not definition.outputs or not step.items:
         return gathered(definition, step.items, ())
-    return dict(gathered(definition, step.items, _outcomes(view.work_of_step(step.flow_id, step.step_id))))
+    return dict(gathered(definition, step.items, _outcomes(step.items, view.work_of_step(step.flow_id, step.step_id))))
 
 
-def _outcomes(work_of_step: list[Work]) -> Iterator[tuple[int, Any]]:
-    """Item and outputs of what succeeded and was not undone."""
-    undone = undone_work(work_of_step)
-    for work in work_of_step:
-        if work.undoes is None and work.status is WorkStatus.SUCCEEDED and work.work_id not in undone:
-            yield work.item, (work.result or {}).get("outputs") or {}
+def _outcomes(count: int, items: Iterable[Work]) -> Iterator[tuple[int, Any]]:
+    """Item and outputs of what succeeded. The last in each place tells: a redrive may have made fewer, and others."""
+    for item, work in latest_items(items).items():
+        if item < count and work.status is WorkStatus.SUCCEEDED:
+            yield item, (work.result or {}).get("outputs") or {}
+
+
+def latest_items(work_of_step: Iterable[Work]) -> dict[int, Work]:
+    """The last item in each place that was not undone."""
+    items = list(work_of_step)
+    undone = undone_work(items)
+    return {work.item: work for work in items if work.undoes is None and work.work_id not in undone}
 
 
 def undone_work(work_of_step: Iterable[Work]) -> set[str]:

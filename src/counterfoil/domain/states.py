@@ -71,9 +71,11 @@ FLOW_MOVES: dict[FlowStatus, frozenset[FlowStatus]] = {
     ),
     FlowStatus.COMPENSATING: frozenset({FlowStatus.FAILED, FlowStatus.CANCELLED}),
     FlowStatus.COMPLETED: frozenset(),
-    FlowStatus.FAILED: frozenset({FlowStatus.ACTIVE}),
-    FlowStatus.CANCELLED: frozenset({FlowStatus.ACTIVE}),  # one inside another, when that is redriven
+    FlowStatus.FAILED: frozenset(),
+    FlowStatus.CANCELLED: frozenset(),
 }
+REDRIVEN_FLOWS = frozenset({FlowStatus.FAILED, FlowStatus.CANCELLED})
+"""What may become active once more, by redrive and by nothing else; a cancelled one only inside another that failed."""
 
 FINAL_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED})
 OPEN_WORK = frozenset(WorkStatus) - FINAL_WORK
@@ -98,7 +100,8 @@ def check_step_move(before: StepStatus, after: StepStatus) -> None:
 
 
 def check_flow_move(before: FlowStatus, after: FlowStatus) -> None:
-    if after not in FLOW_MOVES[before]:
+    redriven = after is FlowStatus.ACTIVE and before in REDRIVEN_FLOWS
+    if after not in FLOW_MOVES[before] and not redriven:
         raise IllegalMove(f"flow: {before} -> {after}")
 
 

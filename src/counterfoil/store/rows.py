@@ -44,7 +44,7 @@ def read_work(row: Sequence[Any]) -> tuple[Work, StepRun, Flow]:
         work.arguments = parse_json(row[22])
     end = WORK_COLUMNS + STEP_COLUMNS
     step = read_step([work.flow_id, work.step_id, *row[WORK_COLUMNS:end]])
-    return work, step, read_flow([work.flow_id, *row[end : end + 9]])
+    return work, step, read_flow([work.flow_id, *row[end : end + 10]])
 
 
 def read_step(row: Sequence[Any]) -> StepRun:
@@ -64,7 +64,7 @@ def read_outputs(row: Sequence[Any]) -> dict[str, Any] | None:
 
 
 def read_flow(row: Sequence[Any]) -> Flow:
-    flow = Flow(*row[:10])
+    flow = Flow(*row[:11])
     flow.status = _FLOW_STATUS[flow.status]
     if flow.error is not None:
         flow.error = parse_json(row[4])
@@ -173,12 +173,13 @@ def updated_flow(flow: Flow) -> tuple[Any, ...]:
         flow.deadline_at,
         text(flow.compensation),
         text(flow.parent),
+        flow.redrives,
     )
 
 
 def raised_flow(flow_id: str, flow: Flow | None) -> tuple[Any, ...]:
     """The same where only the revision may rise: no flow means that its own record stays as it is."""
-    return (flow_id, *[None] * 7) if flow is None else updated_flow(flow)
+    return (flow_id, *[None] * 8) if flow is None else updated_flow(flow)
 
 
 def inserted_inputs(inputs: FlowInputs) -> tuple[Any, ...]:

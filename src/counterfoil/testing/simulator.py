@@ -278,6 +278,7 @@ class Simulator:
         sweeps: list[Sweep] = [
             RequeueSweep(self.engine),
             DeadlineSweep(self.engine),
+            FlowClockSweep(self.engine),
             OrphanSweep(self.engine),
             CancelCallSweep(self.engine),
             LeaseSweep(self.engine),

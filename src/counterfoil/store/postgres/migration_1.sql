@@ -13,7 +13,7 @@ CREATE TABLE plans (
 );
 
 ALTER TABLE flows DROP COLUMN outputs, ADD COLUMN plan TEXT COLLATE "C", ADD COLUMN parent TEXT,
-    ADD COLUMN deadline_at BIGINT, ADD COLUMN compensation TEXT;
+    ADD COLUMN deadline_at BIGINT, ADD COLUMN compensation TEXT, ADD COLUMN redrives INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
 
 ALTER TABLE flow_inputs ADD COLUMN options TEXT NOT NULL DEFAULT '{}';

@@ -14,6 +14,7 @@ SELECT
     s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
     s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives,
     f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation,
+    f.redrives,
     f.revision
 FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id
@@ -22,7 +23,8 @@ WHERE w.work_id = ANY($1::text[]);
 
 -- name: load_flows
 -- Flows by id.
-SELECT f.flow_id, f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation
+SELECT f.flow_id, f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation,
+    f.redrives
 FROM flows AS f WHERE f.flow_id = ANY($1::text[]);
 
 -- name: load_open_work
@@ -210,16 +212,16 @@ SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING;
 
 -- name: insert_flows
 INSERT INTO flows (
-    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, created_at, plan
+    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives, created_at, plan
 )
 SELECT * FROM unnest(
     $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
-    $9::bigint[], $10::text[]
+    $9::integer[], $10::bigint[], $11::text[]
 );
 
 -- name: update_flows
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed, cancelled ->
--- active; and whatever several of these moves in one batch come to.
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled. What has failed or was
+-- cancelled becomes active only by one more redrive.
 -- Every flow of which anything changes is written: one without a status keeps all that it has, and its revision rises.
 UPDATE flows SET
     status = coalesce(change.status, flows.status),
@@ -229,18 +231,23 @@ UPDATE flows SET
     deadline_at = CASE WHEN change.status IS NULL THEN flows.deadline_at ELSE change.deadline_at END,
     compensation = CASE WHEN change.status IS NULL THEN flows.compensation ELSE change.compensation END,
     parent = CASE WHEN change.status IS NULL THEN flows.parent ELSE change.parent END,
+    redrives = coalesce(change.redrives, flows.redrives),
     revision = change.revision + 1
 FROM unnest(
-    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::bigint[]
-) AS change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, revision)
-WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision AND CASE change.status
-    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
-    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
-    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
-    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
-    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
+    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::integer[],
+    $10::bigint[]
+) AS change (
+    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives, revision
+)
+WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision
+    AND (flows.redrives < change.redrives AND flows.status <> 'completed' OR CASE change.status
+    WHEN 'active' THEN flows.status IN ('active')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
+    WHEN 'completed' THEN flows.status IN ('active')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
     ELSE change.status IS NULL
-END;
+END);
 
 -- name: insert_inputs
 INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels, options)

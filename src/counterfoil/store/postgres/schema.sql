@@ -31,7 +31,8 @@ CREATE TABLE plans (
     document TEXT NOT NULL
 );
 
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; what has failed or was
+-- cancelled -> active by redrive
 -- The lock of this row is the lock of the whole flow: who changes anything of a flow holds it, and raises the revision.
 CREATE TABLE flows (
     ordinal     BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -46,6 +47,7 @@ CREATE TABLE flows (
     parent      TEXT,
     deadline_at BIGINT,
     compensation TEXT,
+    redrives    INTEGER NOT NULL DEFAULT 0,
     pruned_at   BIGINT
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';

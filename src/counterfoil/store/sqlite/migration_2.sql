@@ -17,6 +17,7 @@ ALTER TABLE flows ADD COLUMN plan TEXT;
 ALTER TABLE flows ADD COLUMN parent TEXT;
 ALTER TABLE flows ADD COLUMN deadline_at INTEGER;
 ALTER TABLE flows ADD COLUMN compensation TEXT;
+ALTER TABLE flows ADD COLUMN redrives INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
 
 ALTER TABLE flow_inputs ADD COLUMN options TEXT NOT NULL DEFAULT '{}';

@@ -11,7 +11,8 @@ SELECT json_group_array(json_array(
     w.result, w.error, w.recorded_at, w.arguments, w.redrive_of, w.undoes, w.child_flow_id,
     s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
     s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives,
-    f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation
+    f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation,
+    f.redrives
 ))
 FROM json_each(?) AS wanted
 CROSS JOIN work AS w ON w.work_id = wanted.value
@@ -21,7 +22,8 @@ CROSS JOIN flows AS f ON f.flow_id = w.flow_id;
 -- name: load_flows
 -- Flows by id.
 SELECT json_group_array(json_array(
-    f.flow_id, f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation
+    f.flow_id, f.status, f.created_at, f.open_steps, f.error, f.finished_at, f.plan, f.parent, f.deadline_at, f.compensation,
+    f.redrives
 ))
 FROM json_each(?) AS wanted CROSS JOIN flows AS f ON f.flow_id = wanted.value;
 
@@ -209,27 +211,30 @@ SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL ON CONFLICT DO NOTHING;
 
 -- name: insert_flows
 INSERT INTO flows (
-    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, created_at, plan
+    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives, created_at, plan
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_flows
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed, cancelled ->
--- active; and whatever several of these moves in one batch come to.
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled. What has failed or was
+-- cancelled becomes active only by one more redrive.
 UPDATE flows SET
     status = change.status, open_steps = change.open_steps, error = change.error, finished_at = change.finished_at,
-    deadline_at = change.deadline_at, compensation = change.compensation, parent = change.parent
+    deadline_at = change.deadline_at, compensation = change.compensation, parent = change.parent,
+    redrives = change.redrives
 FROM (
-    WITH change (flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent) AS (VALUES :rows)
-    SELECT * FROM change
+    WITH change (
+        flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives
+    ) AS (VALUES :rows) SELECT * FROM change
 ) AS change
-WHERE flows.flow_id = change.flow_id AND CASE change.status
-    WHEN 'active' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
-    WHEN 'compensating' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
-    WHEN 'completed' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
-    WHEN 'failed' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
-    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating', 'failed', 'cancelled')
-END;
+WHERE flows.flow_id = change.flow_id
+    AND (flows.redrives < change.redrives AND flows.status <> 'completed' OR CASE change.status
+    WHEN 'active' THEN flows.status IN ('active')
+    WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
+    WHEN 'completed' THEN flows.status IN ('active')
+    WHEN 'failed' THEN flows.status IN ('active', 'compensating')
+    WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
+END);
 
 -- name: insert_inputs
 INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels, options)

@@ -29,7 +29,8 @@ CREATE TABLE plans (
     document TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; failed -> active
+-- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; what has failed or was
+-- cancelled -> active by redrive
 CREATE TABLE flows (
     ordinal     INTEGER PRIMARY KEY,
     flow_id     TEXT NOT NULL UNIQUE,
@@ -42,6 +43,7 @@ CREATE TABLE flows (
     parent      TEXT,
     deadline_at INTEGER,
     compensation TEXT,
+    redrives    INTEGER NOT NULL DEFAULT 0,
     pruned_at   INTEGER
 ) STRICT;
 CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
