@@ -119,7 +119,8 @@ async def test_a_flow_shows_its_plan_parent_and_compensation(shop: Workshop) -> 
     flow_id = await shop.api.start("last", init={"n": 1}, deadline_ms=60_000)
     received = await shop.endpoint.received("/last")
     flow = await shop.api.flow(flow_id)
-    assert set(flow["plan"]) >= {"goals", "steps", "inputs", "included", "excluded"}
+    assert {"goals", "steps", "inputs", "included", "excluded"} <= set(flow["plan"])
+    assert flow["plan"]["takes"]["last"] == {"l": ["left"]}
     assert (flow["parent"], flow["compensation"]) == (None, [])
     assert flow["deadline_at"] is not None
     assert {"status", "work"} <= set(flow["steps"]["left"])

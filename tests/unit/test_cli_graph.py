@@ -141,6 +141,17 @@ def test_what_failed_what_is_cancelled_for_it_and_what_is_undone() -> None:
     ]
 
 
+def test_of_a_flow_that_was_undone_twice_the_last_time_counts() -> None:
+    once, again = work(0, work_id="a"), work(0, work_id="b", created_at=THEN)
+    no = {"code": "STEP_FAILED", "message": "no refunds"}
+    before = work(0, "failed", work_id="c", undoes="a", error=no)
+    tried = work(0, "failed", work_id="d", undoes="b", created_at=THEN, error=no)
+    now = work(0, work_id="e", undoes="b", created_at=LATER)
+    entries = [{"step_id": "pay", "status": "completed"}]
+    lines = drawn({"pay": run(work=[once, again, before, now, tried])}, compensation=entries)
+    assert lines[-2:] == ["compensation, the last completed first", "✓ pay  completed"]
+
+
 def test_of_a_redriven_step_the_last_item_in_each_place_counts() -> None:
     old = work(0, "failed", work_id="a", error={"code": "STEP_FAILED", "message": "old"})
     new = work(0, "not_completed", work_id="b", created_at=THEN, next_attempt_at=LATER, redrive_of="a")

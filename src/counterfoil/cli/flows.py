@@ -15,6 +15,7 @@ from counterfoil.cli.output import (
     CommandFailed,
     compact,
     error_text,
+    is_narrow,
     print_facts,
     print_json,
     print_table,
@@ -294,7 +295,9 @@ def _print_work(document: Flow) -> None:
     if len(items) > MOST_WORK:
         items.sort(key=lambda pair: pair[1]["status"] in _CALM)
     columns = ("WORK", "STEP", "STATUS", "ATTEMPT", "WAITS FOR", "RESULT")
-    print_table(columns, [_work_row(*pair) for pair in items[:MOST_WORK]], empty="no work item yet")
+    shown = len(columns) - is_narrow()  # errors are in the graph already, and outputs above it
+    rows = [_work_row(*pair)[:shown] for pair in items[:MOST_WORK]]
+    print_table(columns[:shown], rows, empty="no work item yet")
     if len(items) > MOST_WORK:
         click.echo(f"{len(items) - MOST_WORK} more work items: --json has all of them", err=True)
 

@@ -126,6 +126,13 @@ def _present_items(run: StepRun) -> list[WorkItem]:
     return [last[place] for place in sorted(last)] if run["status"] != "pending" else []
 
 
+def _present_undoing(run: StepRun) -> list[WorkItem]:
+    """The work items that undo the present ones, the last for each; a redriven flow may have undone others before."""
+    present = {work["work_id"] for work in _present_items(run)}
+    last = {work.get("undoes"): work for work in sorted(run["work"], key=_age) if work.get("undoes") in present}
+    return list(last.values())
+
+
 def _age(work: WorkItem) -> tuple[str, str]:
     return (work.get("created_at", ""), work["work_id"])
 
@@ -211,7 +218,7 @@ def _compensation_lines(flow: Flow, width: int, name_width: int) -> list[str]:
     for entry in entries:
         lines.append(_head(MARKS.get(entry["status"], "?"), entry["step_id"], entry["status"], name_width, width))
         run = flow["steps"].get(entry["step_id"])
-        undoing = [work for work in run["work"] if work.get("undoes")] if run else []
+        undoing = _present_undoing(run) if run else []
         if len(undoing) > 1:
             lines += _wrapped([f"items: {_by_state(undoing)}"], width, " ")
         faults = [error_text(work["error"]) for work in undoing if work["error"]]

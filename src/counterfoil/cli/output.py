@@ -101,6 +101,12 @@ def text_width() -> int:
     return min(max(console.width, 40), 120) if console.is_terminal else 80
 
 
+def is_narrow() -> bool:
+    """Whether there is a terminal that has no room for long texts beside ids."""
+    console = stdout_console()
+    return console.is_terminal and console.width < 120
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, empty: str) -> None:
     """A table; the first column holds ids, which are never cut."""
     from rich.table import Table
