@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from counterfoil.testing import StepEndpoint
-from tests.acceptance.processes import EngineProcess
 from tests.integration.planned import FAILS, Workshop, each, gives, items, states, succeeded, takes
 from tests.integration.several_nodes import SHORT_LEASE, start_nodes, succeed
 from tests.running import Connect, StartNode
@@ -188,4 +187,3 @@ async def test_a_flow_inside_that_ends_after_the_node_of_the_flow_outside_was_ki
     await succeed(survivor, received, paid="after the kill")
     final = await survivor.final(flow_id)
     assert (final["status"], final["outputs"]) == ("completed", {"receipt": "after the kill"})
-    assert isinstance(others[0][0], EngineProcess)

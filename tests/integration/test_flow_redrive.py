@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from counterfoil.testing import Answer, Received
 from tests.integration.planned import FAILS, Workshop, each, gives, items, states, succeeded, takes
 
@@ -82,8 +80,7 @@ async def test_a_flow_that_was_undone_and_redriven_is_undone_again(shop: Worksho
     assert len(shop.endpoint.requests("/undo-first")) == 2
 
 
-@pytest.mark.parametrize("parallelism", [None, 1])
-async def test_items_that_succeeded_are_kept(shop: Workshop, parallelism: int | None) -> None:
+async def test_items_that_succeeded_are_kept(shop: Workshop) -> None:
     seen: list[int] = []
 
     async def answer(received: Received) -> Answer:
