@@ -193,3 +193,31 @@ async def test_a_deadline_does_not_stop_the_undoing(shop: Workshop) -> None:
     flow = await shop.end(flow_id)
     assert (flow["status"], flow["error"]["code"]) == ("failed", "DEADLINE_EXCEEDED")
     assert undone(flow) == [("pay", "completed"), ("book", "completed")]
+
+
+async def test_what_succeeded_of_a_step_that_failed_is_undone_too(shop: Workshop) -> None:
+    """Of a fan-out that fails half way, the other half has happened."""
+
+    async def answer(received: Any) -> Answer:
+        return FAILS if received.arguments["seat"] == 3 else succeeded(booking=received.arguments["seat"])
+
+    await shop.put(
+        "book",
+        kind="sync",
+        attributes={"seat": each(), "booking": gives()},
+        fan_out={"parallelism": 1},
+        compensate=shop.undoing("book"),
+    )
+    shop.endpoint.answer("/book", answer)
+    flow = await shop.run("book", init={"seat": [1, 2, 3, 4]})
+    assert (flow["status"], undone(flow)) == ("failed", [("book", "completed")])
+    assert sorted(call["seat"] for call in shop.calls("undo-book")) == [1, 2]
+    again = (await shop.api.post(f"/api/v1/flows/{flow['flow_id']}/redrive")).ok()
+    assert len(again["work"]) == 4, "what was undone must be done anew"
+    await shop.end(flow["flow_id"])
+
+
+async def test_a_step_that_failed_before_it_did_anything_is_not_undone(shop: Workshop) -> None:
+    await shop.sync("book", {"seat": each(), "booking": gives()}, FAILS, compensate=shop.undoing("book"))
+    flow = await shop.run("book", init={"seat": [1, 2]})
+    assert (flow["status"], undone(flow), shop.calls("undo-book")) == ("failed", [], [])

@@ -14,7 +14,7 @@ from counterfoil.domain.events import Event, EventType, step_event
 from counterfoil.domain.flows import arguments_for
 from counterfoil.domain.keys import undoing_key
 from counterfoil.domain.model import UNDOING, CancelCall, StepRun, Work
-from counterfoil.domain.running import send, undone_work
+from counterfoil.domain.running import latest_items, send
 from counterfoil.domain.states import FINAL_FLOWS, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.view import FlowView
 from counterfoil.domain.work import cancel
@@ -49,9 +49,9 @@ def end_early(
         view.record(Event(_EVENT[ending], now, flow_id, data=data))
 
 
-def cancel_items(view: FlowView, items: Iterable[Work], now: int, reason: str) -> None:
-    """These are no longer wanted, though their flow goes on."""
-    _cancel_work(view, items, now, reason, compensate=False)
+def cancel_items(view: FlowView, items: Iterable[Work], now: int, reason: str, *, compensate: bool = False) -> None:
+    """These are no longer wanted, though their flow goes on. ``compensate``: flows among them undo what they did."""
+    _cancel_work(view, items, now, reason, compensate=compensate)
 
 
 def _cancel_work(view: FlowView, open_work: Iterable[Work], now: int, reason: str, *, compensate: bool) -> None:
@@ -85,16 +85,30 @@ def _cancel_call(work: Work, url: str, now: int, reason: str) -> CancelCall:
 
 
 def _to_be_undone(view: FlowView, flow_id: str) -> list[str]:
-    """Completed steps that have a way back, the last completed first."""
+    """Steps that have a way back and did something, the last that ended first."""
     plan = view.plan_of(view.flow(flow_id))
     if not plan.compensated:
         return []
     view.want_steps(flow_id, plan.compensated)
     steps = [view.step_run(flow_id, step_id) for step_id in plan.compensated]
-    done = [step for step in steps if step.status is StepStatus.COMPLETED]
+    done = [step for step in steps if step.status is StepStatus.COMPLETED or _did_something(view, step)]
     place = {step_id: number for number, step_id in enumerate(plan.steps)}
     done.sort(key=lambda step: (step.finished_at or 0, place[step.step_id]), reverse=True)
     return [step.step_id for step in done]
+
+
+def _did_something(view: FlowView, step: StepRun) -> bool:
+    """Whether some items succeeded of a step that did not complete: what they did is to be undone as well."""
+    ended = step.status in (StepStatus.FAILED, StepStatus.CANCELLED)
+    if not ended or not view.version(step.version).definition.fans_out:
+        return False
+    return bool(_done_items(view, step))
+
+
+def _done_items(view: FlowView, step: StepRun) -> list[Work]:
+    """The items that succeeded and were not undone."""
+    items = latest_items(view.work_of_step(step.flow_id, step.step_id))
+    return [work for work in items.values() if work.status is WorkStatus.SUCCEEDED]
 
 
 def go_on_undoing(view: FlowView, flow_id: str, now: int) -> None:
@@ -119,13 +133,7 @@ def go_on_undoing(view: FlowView, flow_id: str, now: int) -> None:
 
 def _undo(view: FlowView, step: StepRun, now: int) -> None:
     """One work item for each that succeeded, with what that was called with and what it gave."""
-    all_items = view.work_of_step(step.flow_id, step.step_id)
-    undone = undone_work(all_items)
-    done = [
-        work
-        for work in all_items
-        if work.undoes is None and work.status is WorkStatus.SUCCEEDED and work.work_id not in undone
-    ]
+    done = _done_items(view, step)
     version = view.version(step.version + UNDOING)
     definition = view.version(step.version).definition
     init = view.inputs(step.flow_id).init

@@ -113,7 +113,9 @@ class _Settling:
     def _fail(self, step: StepRun, work: Work) -> None:
         if step.open_items:
             others = [item for item in self._view.open_work(self._flow_id) if item.step_id == step.step_id]
-            cancel_items(self._view, others, self._now, "another item of the step failed")
+            compensate = self._view.inputs(self._flow_id).options.get("compensate", True)
+            reason = "another item of the step failed"
+            cancel_items(self._view, others, self._now, reason, compensate=compensate)
         error = {**(work.error or {}), "step_id": step.step_id, "work_id": work.work_id}
         self._view.record(step_event(step, EventType.STEP_FAILED, self._now, {"error": error}))
         self._after(step.step_id)
