@@ -62,13 +62,13 @@ def fill(data: Path, flows: int) -> Path:
 
     with contextlib.closing(sqlite3.connect(data / "counterfoil.db")) as connection, connection:
         for statement in (
-            "flows SELECT n, 'flow-' || n, 'active', n, 1, NULL, NULL, NULL, NULL FROM numbers",
-            f"flow_inputs SELECT 'flow-' || n, '[\"job\"]', {payload}, '{{}}', '{{}}' FROM numbers",
-            f"journal SELECT 3 * n, 'flow-' || n, NULL, n, {entry('flow_started')} FROM numbers",
-            f"journal SELECT 3 * n + 1, 'flow-' || n, NULL, n, {entry('work_created')} FROM numbers",
+            "flows (ordinal, flow_id, status, created_at, open_steps) | n, 'flow-' || n, 'active', n, 1",
+            f"flow_inputs (flow_id, goals, init, metadata, labels) | 'flow-' || n, '[]', {payload}, '{{}}', '{{}}'",
+            f"journal (seq, flow_id, at, events) | 3 * n, 'flow-' || n, n, {entry('flow_started')}",
+            f"journal (seq, flow_id, at, events) | 3 * n + 1, 'flow-' || n, n, {entry('work_created')}",
         ):
-            table, _, select = statement.partition(" ")
-            connection.execute(f"INSERT INTO {table} {numbers} {select}")
+            columns, _, values = statement.partition(" | ")
+            connection.execute(f"INSERT INTO {columns} {numbers} SELECT {values} FROM numbers")
     return data
 
 
@@ -133,7 +133,7 @@ async def test_on_a_terminal_there_is_a_bar(empty: Path, new_database: NewDataba
     shown = await asyncio.to_thread(read_all, ours)
     assert await process.wait() == 0, shown
     assert "━" in shown
-    assert "copied and verified: 8,000 rows" in shown
+    assert "copied and verified: 8,001 rows" in shown
 
 
 def read_all(terminal: int) -> str:
