@@ -86,6 +86,21 @@ async def test_steps(store: Store, before: StepStatus) -> None:
 
 
 @pytest.mark.parametrize("before", StepStatus)
+async def test_steps_of_which_only_counters_and_the_end_can_change(store: Store, before: StepStatus) -> None:
+    """Those that were begun in an earlier batch are written by a shorter statement, with a guard of its own."""
+    allowed = set()
+    for after in (StepStatus.ACTIVE, *STEP_MOVES[StepStatus.ACTIVE]):
+        flow_id = f"{before}-{after}"
+        await write(store, new_records(step_run(before, flow_id=flow_id, started_at=1)))
+        change = changed_records(step_run(after, flow_id=flow_id, started_at=1, open_items=0, due_at=7))
+        change.at = 2
+        if await was_allowed(store, change):
+            allowed.add(after)
+            assert (await store.read("get_flow_steps", flow_id=flow_id))[0][8] is None, "the rest is not written"
+    assert allowed == ({before, *STEP_MOVES[before]} if before is StepStatus.ACTIVE else set())
+
+
+@pytest.mark.parametrize("before", StepStatus)
 async def test_steps_that_are_redriven(store: Store, before: StepStatus) -> None:
     """One more redrive brings a step that has ended anywhere, but for one that was not wanted; the same number none."""
     allowed = set()

@@ -55,7 +55,10 @@ class _Settling:
         self._view = view
         self._flow_id = flow_id
         self._now = now
-        self._plan = view.plan_of(view.flow(flow_id))
+        flow = view.flow(flow_id)
+        self._plan = view.plan_of(flow)
+        self._active = flow.status is FlowStatus.ACTIVE
+        """Whether the flow is under way: nobody but this ends it meanwhile."""
         self._ended: deque[str] = deque()
         """Steps whose end has not been told to their neighbours yet."""
         self.children: list[str] = []
@@ -63,22 +66,22 @@ class _Settling:
 
     def run(self, look_at: tuple[str, ...]) -> None:
         view, flow_id = self._view, self._flow_id
-        if view.flow(flow_id).status is FlowStatus.COMPENSATING:
-            go_on_undoing(view, flow_id, self._now)
-        if not self._is_active():
+        if not self._active:
+            if view.flow(flow_id).status is FlowStatus.COMPENSATING:
+                go_on_undoing(view, flow_id, self._now)
             return
         for work in view.touched_work(flow_id):
             if work.undoes is None:
                 self._count(work.step_id, work)
         for step_id in look_at:
             self._look(step_id)
-        while self._ended and self._is_active():
+        while self._ended and self._goes_on():
             self._tell_neighbours(self._ended.popleft())
-        if self._is_active() and view.flow(flow_id).open_steps == 0:
+        if self._goes_on() and view.flow(flow_id).open_steps == 0:
             view.record(Event(EventType.FLOW_COMPLETED, self._now, flow_id))
 
-    def _is_active(self) -> bool:
-        return self._view.flow(self._flow_id).status is FlowStatus.ACTIVE
+    def _goes_on(self) -> bool:
+        return self._active
 
     def _step(self, step_id: str) -> StepRun:
         return self._view.step_run(self._flow_id, step_id)
@@ -88,11 +91,11 @@ class _Settling:
     def _count(self, step_id: str, last: Work | None) -> None:
         """What the states of its items mean for a step that is under way. ``last``: the one that has changed."""
         step = self._step(step_id)
-        if step.status is not StepStatus.ACTIVE or not self._is_active():
+        if step.status is not StepStatus.ACTIVE or not self._active:
             return
         version = self._view.version(step.version)
         fail_fast = version.definition.fail_fast
-        waiting = 0
+        waiting = 0  # of most steps, nothing ever waits
         while step.waiting_items != waiting and not (step.failed_items and fail_fast):
             waiting = step.waiting_items
             self.children += release_items(self._view, step, version, self._now)  # some may end at once, without a flow
@@ -130,6 +133,8 @@ class _Settling:
     def _given_already(self, step_id: str, outputs: dict[str, Any]) -> list[str]:
         """Values that another step gave before: the first outcome wins."""
         plan, view = self._plan, self._view
+        if not (plan.rivals or plan.gives_anything):
+            return []
         rivals: dict[str, Iterable[str]] = {name: plan.rivals[name] for name in outputs if name in plan.rivals}
         if plan.gives_anything:
             rivals = dict.fromkeys(outputs, plan.steps)
@@ -156,6 +161,7 @@ class _Settling:
             compensate = self._view.inputs(self._flow_id).options.get("compensate", True)
             reason = "the flow failed"
             end_early(self._view, self._flow_id, self._now, "failed", reason, step.error, compensate=compensate)
+            self._active = False
         else:
             self._ended.append(step_id)
 
@@ -164,15 +170,15 @@ class _Settling:
         if near:
             self._view.want_steps(self._flow_id, near)
             for consumer in self._plan.consumers[step_id]:
-                if self._is_active():
+                if self._active:
                     self._look(consumer)
-        if self._is_active():
+        if self._active:
             self._let_go_of_sources(step_id)
 
     def _look(self, step_id: str) -> None:
         """Begin a step, or end it, or leave it as it is: whatever follows from the steps that it waits for."""
         step = self._step(step_id)
-        if step.status is not StepStatus.PENDING or not self._is_active():
+        if step.status is not StepStatus.PENDING or not self._active:
             return
         situation = readiness(self._view, self._plan, step, self._now)
         if isinstance(situation, Ready):
@@ -204,11 +210,13 @@ class _Settling:
 
         Who has not begun is left out. Who has, may finish, unless he has lost: the step wanted only some of several.
         """
-        sources = self._plan.sources.get(step_id, ())
+        sources = self._plan.sources.get(step_id)
+        if not sources:
+            return
         still_open = [source for source in sources if self._step(source).status in OPEN_STEPS]
         for source in still_open:
             step = self._step(source)
-            if step.goal or not self._is_active():
+            if step.goal or not self._active:
                 continue
             consumers = self._plan.consumers[source]
             self._view.want_steps(self._flow_id, consumers)

@@ -268,11 +268,11 @@ class StepDefinition(Definition):
         """The attributes that the step fans out over, in their order."""
         return tuple(name for name, attribute in self.attributes.items() if attribute.for_each)
 
-    @property
+    @cached_property
     def fans_out(self) -> bool:
         return bool(self.fanned_out)
 
-    @property
+    @cached_property
     def fail_fast(self) -> bool:
         """Whether the step fails with its first item that does."""
         return not self.fans_out or self.fan_out.on_failure == "fail_fast"

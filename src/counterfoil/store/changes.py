@@ -41,6 +41,21 @@ class Drafted:
     current: dict[str, StepVersion | None] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """For the next command. Most change a few records and make none: what is empty stays as it is."""
+        self.flows.clear()
+        self.steps.clear()
+        self.work.clear()
+        self.events.clear()
+        if self.new.any():
+            self.new = NewKeys()
+            self.inputs.clear()
+            self.plans.clear()
+        if self.calls:
+            self.calls.clear()
+        if self.current:
+            self.current.clear()
+
 
 @dataclass(slots=True)
 class Changes(Drafted):
@@ -67,7 +82,8 @@ class Changes(Drafted):
             self.new.work |= drafted.new.work
             self.inputs.update(drafted.inputs)
             self.plans.update(drafted.plans)
-        self.calls.update(drafted.calls)
+        if drafted.calls:
+            self.calls.update(drafted.calls)
         for step_id, version in drafted.current.items():
             self.current[step_id] = version
             if version is not None:

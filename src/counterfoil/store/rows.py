@@ -141,6 +141,19 @@ def updated_step(step: StepRun) -> tuple[Any, ...]:
     return (step.flow_id, step.step_id, *_changing_step(step))
 
 
+def counted_step(step: StepRun) -> tuple[Any, ...]:
+    return (
+        step.flow_id,
+        step.step_id,
+        step.status._value_,
+        step.open_items,
+        step.failed_items,
+        step.finished_at,
+        text(step.error),
+        text(step.outputs),
+    )
+
+
 def _changing_step(step: StepRun) -> tuple[Any, ...]:
     return (
         step.status._value_,

@@ -303,9 +303,11 @@ class World(Loaded):
         self._work.update(draft.work)
         for work_id, work in draft.work.items():
             self._work_of.setdefault(work.flow_id, {})[work_id] = None
-        self._inputs.update(draft.inputs)
-        self._plans.update(draft.plans)
-        self._calls.update(draft.calls)
+        if draft.new.flows:
+            self._inputs.update(draft.inputs)
+            self._plans.update(draft.plans)
+        if draft.calls:
+            self._calls.update(draft.calls)
         for step_id, version in draft.current.items():
             self._current[step_id] = None if version is None else version.version
             if version is not None:
@@ -319,7 +321,7 @@ class World(Loaded):
 
     def discard(self) -> None:
         """Nothing of the present command remains: it was refused, or has become the world's."""
-        self._draft = Drafted()
+        self._draft.clear()
         if self.schedules.drafts:
             self.schedules.drafts = {}
         self.rates.discard()

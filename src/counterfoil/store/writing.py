@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from counterfoil.domain.model import StepVersion
+from counterfoil.domain.model import StepRun, StepVersion
 from counterfoil.store import journal, rows
 from counterfoil.store.changes import Changes
 from counterfoil.store.pruning import pruning_writes
@@ -52,7 +52,12 @@ def _all(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Writ
         touched = sorted(((changes.touched() & revisions.keys()) | flows.keys()) - new.flows)
         yield Write("update_flows", [(*rows.raised_flow(key, flows.get(key)), revisions[key]) for key in touched])
     yield Write("insert_steps", [rows.inserted_step(steps[key]) for key in new.steps])
-    yield Write("update_steps", [rows.updated_step(step) for key, step in steps.items() if key not in new.steps])
+    changed = [step for key, step in steps.items() if key not in new.steps]
+    counted = [step for step in changed if _is_counted(step, changes.at)]
+    yield Write("count_steps", [rows.counted_step(step) for step in counted])
+    if len(counted) < len(changed):
+        others = [step for step in changed if not _is_counted(step, changes.at)]
+        yield Write("update_steps", [rows.updated_step(step) for step in others])
     yield Write("insert_work", [rows.inserted_work(work[key]) for key in sorted(new.work)])
     yield Write("update_work", [rows.updated_work(item) for key, item in work.items() if key not in new.work])
     yield Write("append_journal", journal.pack(changes.events))
@@ -67,6 +72,11 @@ def _all(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Writ
         yield Write("put_schedules", [rows.put_schedule(schedule) for _, schedule in schedules if schedule is not None])
         dropped: list[Row] = [(key,) for key, schedule in schedules if schedule is None]
         yield Write("delete_schedules", dropped, exact=False)
+
+
+def _is_counted(step: StepRun, at: int) -> bool:
+    """Whether the step was begun in another batch, and lets all its items go: only counters and its end change then."""
+    return step.started_at is not None and step.started_at < at and step.released is None
 
 
 def _version(version: StepVersion) -> Row:

@@ -275,6 +275,22 @@ WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_i
     WHEN 'cancelled' THEN flow_steps.status IN ('pending', 'active')
 END);
 
+-- name: count_steps
+-- The same for steps that were begun before, of which only counters and the end can change: most of all updates.
+UPDATE flow_steps SET
+    status = change.status, open_items = change.open_items, failed_items = change.failed_items,
+    finished_at = change.finished_at, error = change.error, outputs = change.outputs
+FROM (
+    WITH change (flow_id, step_id, status, open_items, failed_items, finished_at, error, outputs) AS (VALUES :rows)
+    SELECT * FROM change
+) AS change
+WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id AND CASE change.status
+    WHEN 'active' THEN flow_steps.status IN ('active')
+    WHEN 'completed' THEN flow_steps.status IN ('active')
+    WHEN 'failed' THEN flow_steps.status IN ('active')
+    WHEN 'cancelled' THEN flow_steps.status IN ('active')
+END;
+
 -- name: insert_work
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
