@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from counterfoil.testing import Answer, Received
+from counterfoil.testing import Answer, Received, StepEndpoint
 from tests.integration.planned import FAILS, Workshop, each, gives, items, may_take, states, succeeded, takes
+from tests.running import Connect, StartNode
 
 DOUBLE = {"n": each("number"), "m": gives("number")}
 
@@ -104,6 +105,16 @@ async def test_too_many_items_are_refused_or_fail_the_step(shop: Workshop) -> No
     flow = await shop.run("double")
     assert (flow["status"], flow["error"]["code"]) == ("failed", "INVALID_INPUT")
     assert flow["steps"]["double"]["work"] == []
+
+
+async def test_a_setting_caps_what_a_step_may_ask_for(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    shop = Workshop(connect(await start_node(fan_out_limit=2)), endpoint)
+    await shop.sync("double", DOUBLE, double, fan_out={"max_items": 100})
+    start = {"goals": ["double"], "init": {"n": [1, 2, 3]}}
+    (await shop.api.post("/api/v1/flows", start)).refused(422, "INVALID_INPUT")
+    assert (await shop.run("double", init={"n": [1, 2]}))["outputs"] == {"m": [2, 4]}
 
 
 async def test_what_is_no_array_cannot_be_fanned_out_over(shop: Workshop) -> None:

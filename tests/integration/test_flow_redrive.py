@@ -155,6 +155,9 @@ async def test_failed_work_is_redriven_in_bulk_after_a_look(shop: Workshop) -> N
     request = {"filter": {"step_id": "second", "error_code": "STEP_FAILED", "label": "batch:one"}}
     look = (await shop.api.post("/api/v1/work/redrive", {**request, "dry_run": True})).ok()
     assert (look["matched"], look["redriven"], sorted(look["flows"])) == (3, 0, sorted(flows))
+    for times, matched in (({"since": "2020-01-01T00:00:00Z"}, 3), ({"until": "2020-01-01T00:00:00Z"}, 0)):
+        narrowed = {"filter": {**request["filter"], **times}, "dry_run": True}
+        assert (await shop.api.post("/api/v1/work/redrive", narrowed)).ok()["matched"] == matched
     done = (await shop.api.post("/api/v1/work/redrive", request)).ok()
     assert (done["matched"], done["redriven"], sorted(done["flows"])) == (3, 3, sorted(flows))
     for flow_id in flows:
