@@ -1,4 +1,4 @@
-"""The tree of a compiled CEL expression: where it reads ``inputs``, and how much work it can cause.
+"""The tree of a compiled CEL expression: where it reads its variables, and how much work it can cause.
 
 The library shows its tree only as bytes: a ``cel.expr.CheckedExpr`` in protobuf's wire format, which is a published and
 stable format (cel-spec, ``checked.proto`` and ``syntax.proto``). The few fields that matter are read here by number, so
@@ -7,10 +7,8 @@ that no protobuf runtime is needed. Nothing here evaluates anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-
-VARIABLE = "inputs"
 
 _CHEAP = frozenset({"_&&_", "_||_", "!_", "_?_:_", "_[_]", "@not_strictly_false"})
 _COMPARING = frozenset({"_==_", "_!=_", "_<_", "_<=_", "_>_", "_>=_"})
@@ -23,12 +21,15 @@ _Fields = dict[int, list[int | bytes]]
 
 @dataclass(frozen=True)
 class Use:
-    """One place where the expression says ``inputs``; ``name`` is None if it means the object as a whole."""
+    """One place where the expression names a variable; ``name`` is the member, None if it means the whole."""
 
+    variable: str
     offset: int
     name: str | None
     selected: bool
-    """Whether it is written ``inputs.name``, outside ``has()``."""
+    """Whether it is written ``variable.name``, outside ``has()``."""
+    tested: bool = False
+    """Whether it is written ``has(variable.name)``."""
 
 
 @dataclass
@@ -47,18 +48,19 @@ class Tree:
     """How many operations may look at a whole value again in each iteration."""
 
 
-def read(serialized: bytes) -> Tree:
-    """Read a serialized, checked expression; ValueError for what a predicate must not do."""
+def read(serialized: bytes, variables: Collection[str]) -> Tree:
+    """Read a serialized, checked expression over these variables; ValueError for what it must not do."""
     checked = _message(_bytes(_message(serialized), 2))
     positions = {_number(entry, 1): _number(entry, 2) for entry in map(_message, _all(_message(_bytes(checked, 5)), 4))}
-    reader = _Reader(positions)
+    reader = _Reader(positions, variables)
     reader.visit(_message(_bytes(checked, 4)), repeated=False, inside=False)
     return reader.tree
 
 
 class _Reader:
-    def __init__(self, positions: dict[int, int]) -> None:
+    def __init__(self, positions: dict[int, int], variables: Collection[str]) -> None:
         self.tree = Tree()
+        self._variables = variables
         self._nesting = 0
         self._repeated_patterns = 0
         self._positions = positions
@@ -78,16 +80,18 @@ class _Reader:
         elif 9 in node:
             self._macro(_message(_bytes(node, 9)), repeated=repeated, inside=inside)
 
-    def _identifier(self, node: _Fields, name: str | None, *, selected: bool) -> bool:
-        if _text(_message(_bytes(node, 4)), 1) != VARIABLE:
+    def _identifier(self, node: _Fields, name: str | None, *, selected: bool, tested: bool = False) -> bool:
+        variable = _text(_message(_bytes(node, 4)), 1)
+        if variable not in self._variables:
             return False
-        self.tree.uses.append(Use(self._positions.get(_number(node, 2), -1), name, selected))
+        self.tree.uses.append(Use(variable, self._positions.get(_number(node, 2), -1), name, selected, tested))
         return True
 
     def _selection(self, selection: _Fields, *, repeated: bool, inside: bool) -> None:
         operand = _message(_bytes(selection, 1))
         tested = _number(selection, 3) == 1
-        if 4 not in operand or not self._identifier(operand, _text(selection, 2), selected=not tested):
+        name = _text(selection, 2)
+        if 4 not in operand or not self._identifier(operand, name, selected=not tested, tested=tested):
             self.visit(operand, repeated=repeated, inside=inside)
 
     def _call(self, call: _Fields, *, repeated: bool, inside: bool) -> None:
@@ -135,14 +139,14 @@ class _Reader:
 
     def _macro(self, macro: _Fields, *, repeated: bool, inside: bool) -> None:
         variable, result = _text(macro, 1), _text(macro, 3)
-        if variable == VARIABLE:
-            raise ValueError(f"{VARIABLE} is the name of the inputs: give the variable of the macro another name")
+        if variable in self._variables:
+            raise ValueError(f"{variable} has a meaning already: give the variable of the macro another name")
         self.visit(_message(_bytes(macro, 2)), repeated=repeated, inside=inside)
         builds = 7 in _message(_bytes(macro, 4))
         step = _message(_bytes(macro, 6))
         bodies = list(_bodies(step, variable, result))
         # A body that looks at nothing but its own element does as much work as there are elements, in all.
-        again = repeated or builds or any(_reaches_out(body) for body in bodies)
+        again = repeated or builds or any(_reaches_out(body, self._variables) for body in bodies)
         if builds:  # filter() copies what it has found so far for each further element
             self.tree.work_repeated += 1
         self._nesting += 1
@@ -169,20 +173,20 @@ def _bodies(step: _Fields, variable: str, result: str) -> Iterator[_Fields]:
         if _text(call, 2) == "_+_" and 7 in operand:
             elements = [_message(part) for part in _all(_message(_bytes(operand, 7)), 1)]
             if any(4 not in e or _text(_message(_bytes(e, 4)), 1) != variable for e in elements):
-                raise ValueError("map() is not available in a predicate: ask with all(), exists() or filter()")
+                raise ValueError("map() is not available: ask with all(), exists() or filter()")
         elif _text(call, 2) == "_?_:_" and 6 in operand and operand is operands[1]:
             yield from _bodies(operand, variable, result)
         elif not (4 in operand and _text(_message(_bytes(operand, 4)), 1) == result):
             yield operand
 
 
-def _reaches_out(node: _Fields) -> bool:
-    """Whether a body reads ``inputs`` or iterates again."""
+def _reaches_out(node: _Fields, variables: Collection[str]) -> bool:
+    """Whether a body reads one of the variables or iterates again."""
     if 9 in node:
         return True
     if 4 in node:
-        return _text(_message(_bytes(node, 4)), 1) == VARIABLE
-    return any(_reaches_out(part) for part in _parts(node))
+        return _text(_message(_bytes(node, 4)), 1) in variables
+    return any(_reaches_out(part, variables) for part in _parts(node))
 
 
 def _constant(node: _Fields) -> bool:
