@@ -1,0 +1,32 @@
+"""Durations as people write them, ``90s`` or ``24h``, and as the engine keeps them: whole milliseconds."""
+
+from __future__ import annotations
+
+import re
+
+SHORTEST_MS = 1_000
+LONGEST_MS = 366 * 24 * 3_600_000
+
+_UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+"""From the largest on: a text is written with the first one that leaves no rest."""
+_DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
+
+
+def parse_duration(given: str | int) -> int:
+    """Milliseconds of a text such as ``15m``, or of a number of milliseconds; ValueError outside 1 s to 366 d."""
+    if isinstance(given, str):
+        found = _DURATION.fullmatch(given)
+        if found is None:
+            raise ValueError("must be a number with s, m, h or d, such as 90s or 24h")
+        milliseconds = int(found[1]) * _UNITS[found[2]]
+    else:
+        milliseconds = given
+    if not SHORTEST_MS <= milliseconds <= LONGEST_MS:
+        raise ValueError("must be from 1s to 366d")
+    return milliseconds
+
+
+def duration_text(milliseconds: int) -> str:
+    """The shortest text: ``90s``, ``15m``, ``1d``. What parse_duration makes of it is the same again."""
+    size, unit = next((size, unit) for unit, size in _UNITS.items() if milliseconds % size == 0)
+    return f"{milliseconds // size}{unit}"
