@@ -19,8 +19,13 @@ from counterfoil.domain.states import FINAL_FLOWS, FlowStatus, StepStatus, WorkS
 from counterfoil.domain.view import FlowView
 from counterfoil.domain.work import cancel
 
-Ending = Literal["failed", "cancelled"]
-_EVENT: dict[str, EventType] = {"failed": EventType.FLOW_FAILED, "cancelled": EventType.FLOW_CANCELLED}
+Ending = Literal["failed", "cancelled", "completed"]
+"""Completed by its agent: a flow that the engine drives is completed by its last step."""
+_EVENT: dict[str, EventType] = {
+    "failed": EventType.FLOW_FAILED,
+    "cancelled": EventType.FLOW_CANCELLED,
+    "completed": EventType.FLOW_COMPLETED,
+}
 
 
 def end_early(

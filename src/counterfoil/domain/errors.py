@@ -13,6 +13,10 @@ CounterfoilError
 │   ├── UnknownFlow
 │   ├── UnknownWork
 │   ├── UnknownSchedule
+│   ├── UnknownWorkflow
+│   ├── UnknownApproval
+│   ├── UnknownPolicy
+│   ├── UnknownSubscription
 │   └── UnknownRoute
 ├── Invalid                 the request itself is wrong, and says where
 │   ├── InvalidResult
@@ -20,16 +24,34 @@ CounterfoilError
 │   ├── InvalidStep
 │   ├── InvalidInput
 │   ├── InvalidSchedule
+│   ├── InvalidPolicy
+│   ├── InvalidSubscription
 │   ├── UnreachableGoal
 │   └── PlanCycle
 ├── Conflict                the request is fine, but not now
 │   ├── FlowExists
 │   ├── FlowFinal
 │   ├── FlowNotFailed
-│   └── WorkNotFailed
+│   ├── WorkNotFailed
+│   ├── WorkflowTerminal
+│   ├── IdempotencyKeyMismatch
+│   ├── IdempotencyKeyReused
+│   ├── IdempotencyKeyInUse
+│   ├── StepInputMismatch
+│   ├── StepInFlight
+│   ├── StepNotAllowed
+│   ├── CompletionConflict
+│   ├── ApprovalHold
+│   ├── ApprovalPending
+│   ├── ApprovalExpired
+│   ├── StepRejected
+│   ├── NotPending
+│   ├── NoApprovalNeeded
+│   └── SameReviewer
 ├── Denied                  the caller is not who it must be
 │   ├── Unauthenticated
 │   ├── Forbidden
+│   ├── SelfApproval
 │   └── InvalidSignature
 ├── Unacceptable            the HTTP message is not one that this route takes
 │   ├── BadRequest
@@ -122,6 +144,26 @@ class UnknownSchedule(Unknown):
     default_message = "no schedule has this id"
 
 
+class UnknownWorkflow(Unknown):
+    code = "UNKNOWN_WORKFLOW"
+    default_message = "no workflow has this id"
+
+
+class UnknownApproval(Unknown):
+    code = "UNKNOWN_APPROVAL"
+    default_message = "no approval has this id"
+
+
+class UnknownPolicy(Unknown):
+    code = "UNKNOWN_POLICY"
+    default_message = "no policy has this id"
+
+
+class UnknownSubscription(Unknown):
+    code = "UNKNOWN_SUBSCRIPTION"
+    default_message = "no subscription has this id"
+
+
 class UnknownRoute(Unknown):
     code = "NOT_FOUND"
     default_message = "nothing is served at this path; GET /openapi.json lists what is"
@@ -153,6 +195,16 @@ class InvalidInput(Invalid):
 class InvalidSchedule(Invalid):
     code = "INVALID_SCHEDULE"
     default_message = "the schedule is not valid"
+
+
+class InvalidPolicy(Invalid):
+    code = "INVALID_POLICY"
+    default_message = "the policy is not valid"
+
+
+class InvalidSubscription(Invalid):
+    code = "INVALID_SUBSCRIPTION"
+    default_message = "the subscription is not valid"
 
 
 class UnreachableGoal(Invalid):
@@ -189,6 +241,88 @@ class WorkNotFailed(Conflict):
     default_message = "only work that has failed can be redriven"
 
 
+class WorkflowTerminal(Conflict):
+    """Details carry ``retry_context`` where a step was asked for: a whole run can be retried with what it gave."""
+
+    code = "WORKFLOW_TERMINAL"
+    default_message = "the workflow has ended"
+
+
+class IdempotencyKeyMismatch(Conflict):
+    """Not to be retried: either the key is wrong, or an earlier run used one that the caller no longer has."""
+
+    code = "IDEMPOTENCY_KEY_MISMATCH"
+    default_message = "idempotency_key does not match the key recorded on the step's first gate call"
+
+
+class IdempotencyKeyReused(Conflict):
+    code = "IDEMPOTENCY_KEY_REUSED"
+    default_message = "this idempotency_key has made another workflow, from another body"
+
+
+class IdempotencyKeyInUse(Conflict):
+    code = "IDEMPOTENCY_KEY_IN_USE"
+    default_message = "another workflow has used this idempotency_key, and it is unique across workflows"
+
+
+class StepInputMismatch(Conflict):
+    code = "STEP_INPUT_MISMATCH"
+    default_message = (
+        "step_input or tool_context is not that of the recorded decision; "
+        'ask with "retry_policy": "reevaluate", or for another step_id'
+    )
+
+
+class StepInFlight(Conflict):
+    code = "STEP_IN_FLIGHT"
+    default_message = "another agent has claimed this step, and its lease has not lapsed"
+
+
+class StepNotAllowed(Conflict):
+    code = "STEP_NOT_ALLOWED"
+    default_message = "the gate did not allow this step, so there is nothing to complete"
+
+
+class CompletionConflict(Conflict):
+    code = "COMPLETION_CONFLICT"
+    default_message = "another outcome of this step is already recorded, and the first one is final"
+
+
+class ApprovalHold(Conflict):
+    code = "APPROVAL_HOLD"
+    default_message = "people were asked about this very step: asking again does not get around them"
+
+
+class ApprovalPending(Conflict):
+    code = "APPROVAL_PENDING"
+    default_message = "a step of this workflow waits for an approval"
+
+
+class ApprovalExpired(Conflict):
+    code = "APPROVAL_EXPIRED"
+    default_message = "the approval was not given in time"
+
+
+class StepRejected(Conflict):
+    code = "STEP_REJECTED"
+    default_message = "a step of this workflow was rejected"
+
+
+class NotPending(Conflict):
+    code = "NOT_PENDING"
+    default_message = "this approval has been decided already"
+
+
+class NoApprovalNeeded(Conflict):
+    code = "NO_APPROVAL_NEEDED"
+    default_message = "this step does not wait for an approval"
+
+
+class SameReviewer(Conflict):
+    code = "SAME_REVIEWER"
+    default_message = "this key has agreed already: the others who must agree are other people"
+
+
 class Denied(CounterfoilError):
     """The caller is not who it must be for this."""
 
@@ -201,6 +335,11 @@ class Unauthenticated(Denied):
 class Forbidden(Denied):
     code = "FORBIDDEN"
     default_message = "the role of this API key does not allow it"
+
+
+class SelfApproval(Denied):
+    code = "SELF_APPROVAL"
+    default_message = "whoever asked for this must not approve it"
 
 
 class InvalidSignature(Denied):

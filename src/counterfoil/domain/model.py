@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from counterfoil.domain.canonical import digest
 from counterfoil.domain.predicates import Predicate
-from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 
 
@@ -104,7 +104,8 @@ class Flow(Record):
     error: dict[str, Any] | None = None
     finished_at: int | None = None
     plan: str | None = None
-    """Its plan, by id; None: of a time when every step was a goal and took what the flow was started with."""
+    """Its plan, by id; None: of a time when every step was a goal and took what the flow was started with. The plan of
+    a workflow is ``COOPERATIVE``: an agent says what comes next, and when it ends."""
     parent: dict[str, Any] | None = None
     """The work item of another flow that this one is: flow_id, step_id, work_id, depth."""
     deadline_at: int | None = None
@@ -114,7 +115,64 @@ class Flow(Record):
     redrives: int = 0
 
 
-for _record in (Work, StepRun, Flow):
+@dataclass(slots=True)
+class Gate(Record):
+    """What the gate knows of a step that an agent runs itself, beside the step and its work."""
+
+    flow_id: str
+    step_id: str
+    work_id: str
+    """The item that the last decision is about."""
+    idempotency_key: str
+    """The caller's, or empty; fixed by the first call."""
+    gate_count: int
+    completion_count: int
+    first_at: int
+    last_at: int
+    decision: Decision
+    """What the last call was told."""
+    standing: Decision
+    """What the same question will be told: a decision of people counts from when it was made."""
+    decision_id: str
+    """The evaluation that the standing decision is from."""
+    input_digest: str
+    approval_id: str | None = None
+    holder: str | None = None
+    """Who has claimed the item: as long as it is active, and its deadline has not passed."""
+    completed_at: int | None = None
+    completed_work_id: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the standing decision was told with: reason, policies, name and type of the step. Never changed in place."""
+
+
+@dataclass(slots=True)
+class Approval(Record):
+    """One question to people: whether one attempt of one work item may go ahead, with the arguments of this digest."""
+
+    approval_id: str
+    flow_id: str
+    step_id: str
+    work_id: str
+    attempt: int
+    digest: str
+    status: ApprovalStatus
+    requested_at: int
+    expires_at: int
+    approvals: int
+    """How many different people must agree."""
+    separate_requester: bool
+    severity: str
+    requester: str | None = None
+    """Whose key asked; None: the engine did, for a flow that nobody's key started."""
+    reason: str | None = None
+    policies: list[dict[str, Any]] = field(default_factory=list)
+    arguments: dict[str, Any] | None = None
+    reviews: list[dict[str, Any]] = field(default_factory=list)
+    """Who said what: by, verdict, comment, at. Never changed in place."""
+    decided_at: int | None = None
+
+
+for _record in (Work, StepRun, Flow, Gate, Approval):
     _record.values = staticmethod(attrgetter(*(item.name for item in fields(_record))))  # type: ignore[assignment]
 
 
@@ -131,6 +189,10 @@ class FlowInputs:
     """``deadline_ms``, ``on_deadline`` and ``compensate``, where the start said something of them."""
 
 
+COOPERATIVE = "cooperative"
+"""The plan of every flow that an agent runs itself: no step, until the agent asks for it."""
+GATED = "gate"
+"""The version of every step that an agent runs itself: nothing is called, the agent asks and reports."""
 UNDOING = "~"
 """Ends the version of the step that undoes another: its definition follows from the other's."""
 
@@ -158,6 +220,11 @@ class StepVersion:
             lane=f"{step_id}@{urlsplit(definition.endpoint or '').netloc.rpartition('@')[2].lower()}",
         )
 
+    @property
+    def is_gated(self) -> bool:
+        """Whether an agent runs it: then there is nothing to send, and the next attempt is the agent's."""
+        return self.version == GATED
+
     def undoing(self, defaults: WorkDefaults) -> StepVersion:
         """The version of the step that undoes this one."""
         return StepVersion.of(self.step_id, self.definition.undoing(), defaults, self.version + UNDOING)
@@ -166,6 +233,16 @@ class StepVersion:
     def predicate(self) -> Predicate | None:
         """Asked of every item before it is made; None: the step always runs."""
         return self.definition.compiled_predicate()
+
+
+GATED_STEP = StepVersion(
+    version=GATED,
+    step_id="",
+    definition=StepDefinition.model_construct(kind="gate"),  # type: ignore[arg-type]  # nobody can register one
+    work=WorkDefaults(max_retries=-1),
+    lane=GATED,
+)
+"""Every node knows it: no store holds it."""
 
 
 def version_of(step_id: str, definition: StepDefinition) -> str:
@@ -181,6 +258,19 @@ def host_of(lane: str) -> str:
 def step_of(lane: str) -> str:
     """The step of a lane."""
     return lane.partition("@")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOwner:
+    """What a caller's key stands for: a workflow that it made, or the step that it was first used for."""
+
+    key_id: str
+    flow_id: str
+    step_id: str | None
+    digest: str | None
+    """Of what the workflow was made from; the same key with anything else is refused."""
+    created_at: int
+    expires_at: int | None
 
 
 @dataclass(frozen=True)

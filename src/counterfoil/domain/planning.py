@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from counterfoil.domain.canonical import digest
 from counterfoil.domain.errors import PlanCycle, UnknownStep, UnreachableGoal
@@ -50,6 +50,9 @@ class Plan:
     """The steps whose effect can be undone."""
     gives_anything: bool = False
     """Whether a step is among them that declares nothing, and so may give a value of any name."""
+
+    is_cooperative: ClassVar[bool] = False
+    """Whether an agent says what comes next, and when the flow ends."""
 
     @cached_property
     def plan_id(self) -> str:

@@ -6,7 +6,6 @@ by compiling them, and a refusal names the place.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -18,20 +17,13 @@ from counterfoil.domain.durations import parse_duration
 from counterfoil.domain.flows import LabelKey, LabelText
 from counterfoil.domain.policy_conditions import Condition, Operator, compile_condition
 from counterfoil.domain.policy_expressions import PolicyExpression, compile_policy_expression
+from counterfoil.domain.states import Decision
 from counterfoil.domain.steps import STEP_ID_PATTERN
 
 POLICY_ID_PATTERN = STEP_ID_PATTERN
 MAX_CONDITIONS = 32
 
 Severity = Literal["low", "medium", "high", "critical"]
-
-
-class Decision(StrEnum):
-    """What a gate answers."""
-
-    ALLOW = "allow"
-    BLOCK = "block"
-    REQUIRE_APPROVAL = "require_approval"
 
 
 def _duration(given: str | int) -> str | int:

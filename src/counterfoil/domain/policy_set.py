@@ -17,12 +17,13 @@ from typing import Any
 
 from counterfoil.domain.expression_values import ExpressionFailed
 from counterfoil.domain.patterns import compile_glob, is_glob
-from counterfoil.domain.policies import Decision, PolicyDefinition
+from counterfoil.domain.policies import PolicyDefinition
 from counterfoil.domain.policy_conditions import ConditionFailed
 from counterfoil.domain.policy_expressions import Readings
 from counterfoil.domain.policy_subject import Attempt, Subject
+from counterfoil.domain.states import Decision
 
-__all__ = ["NO_POLICIES", "Attempt", "Matched", "Policy", "PolicySet", "Ruling", "Subject", "Terms"]
+__all__ = ["NO_POLICIES", "Attempt", "Matched", "Policy", "PolicySet", "Ruling", "Subject", "Terms", "strictest"]
 
 MAX_REMEMBERED = 4096
 """Steps (by id and type) for which the policies that concern them are remembered."""
@@ -211,7 +212,7 @@ def _ruling(found: tuple[Matched, ...], terms: list[Terms]) -> Ruling:
         decision,
         found,
         _reason(decision, [matched for matched in found if matched.action is decision]),
-        _merged(terms) if decision is Decision.REQUIRE_APPROVAL else None,
+        strictest(terms) if decision is Decision.REQUIRE_APPROVAL else None,
     )
 
 
@@ -224,7 +225,8 @@ def _reason(decision: Decision, deciding: list[Matched]) -> str | None:
     return "; ".join([*told, f"and {untold} more"] if untold > 0 else told) or None
 
 
-def _merged(terms: list[Terms]) -> Terms:
+def strictest(terms: list[Terms]) -> Terms:
+    """Of several demands the strictest of each."""
     return Terms(
         approvals=max(each.approvals for each in terms),
         expires_in_ms=min(each.expires_in_ms for each in terms),

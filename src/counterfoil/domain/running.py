@@ -223,7 +223,7 @@ def _child(view: FlowView, work: Work, version: StepVersion, parent: dict[str, A
         init={name: arguments[source] for name, source in definition.flow.inputs.items()},
         metadata=inputs.metadata,
         labels=inputs.labels,
-        options={key: value for key, value in inputs.options.items() if key == "compensate"},
+        options={key: value for key, value in inputs.options.items() if key in ("compensate", "started_by")},
         parent=parent,
     )
 

@@ -77,7 +77,7 @@ class _Settling:
             self._look(step_id)
         while self._ended and self._goes_on():
             self._tell_neighbours(self._ended.popleft())
-        if self._goes_on() and view.flow(flow_id).open_steps == 0:
+        if self._goes_on() and not self._plan.is_cooperative and view.flow(flow_id).open_steps == 0:
             view.record(Event(EventType.FLOW_COMPLETED, self._now, flow_id))
 
     def _goes_on(self) -> bool:

@@ -38,6 +38,22 @@ class FlowStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class ApprovalStatus(StrEnum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    VOID = "void"
+
+
+class Decision(StrEnum):
+    """What the gate says: the later one in this list wins over those before it."""
+
+    ALLOW = "allow"
+    REQUIRE_APPROVAL = "require_approval"
+    BLOCK = "block"
+
+
 WORK_MOVES: dict[WorkStatus, frozenset[WorkStatus]] = {
     WorkStatus.PENDING: frozenset(
         {WorkStatus.ACTIVE, WorkStatus.HELD, WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED}
@@ -77,6 +93,11 @@ FLOW_MOVES: dict[FlowStatus, frozenset[FlowStatus]] = {
 REDRIVEN_FLOWS = frozenset({FlowStatus.FAILED, FlowStatus.CANCELLED})
 """What may become active once more, by redrive and by nothing else; a cancelled one only inside another that failed."""
 
+APPROVAL_MOVES: dict[ApprovalStatus, frozenset[ApprovalStatus]] = {
+    ApprovalStatus.PENDING: frozenset(ApprovalStatus) - {ApprovalStatus.PENDING},
+    **dict.fromkeys(frozenset(ApprovalStatus) - {ApprovalStatus.PENDING}, frozenset()),
+}
+
 FINAL_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED})
 OPEN_WORK = frozenset(WorkStatus) - FINAL_WORK
 FINAL_STEPS = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
@@ -103,6 +124,11 @@ def check_flow_move(before: FlowStatus, after: FlowStatus) -> None:
     redriven = after is FlowStatus.ACTIVE and before in REDRIVEN_FLOWS
     if after not in FLOW_MOVES[before] and not redriven:
         raise IllegalMove(f"flow: {before} -> {after}")
+
+
+def check_approval_move(before: ApprovalStatus, after: ApprovalStatus) -> None:
+    if after not in APPROVAL_MOVES[before]:
+        raise IllegalMove(f"approval: {before} -> {after}")
 
 
 _Status = TypeVar("_Status", bound=StrEnum)

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_valida
 from pydantic.functional_validators import AfterValidator
 
 from counterfoil.domain.attributes import YEAR_MS, Attribute, Definition
+from counterfoil.domain.durations import parse_duration
 from counterfoil.domain.predicates import Predicate
 
 STEP_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
@@ -135,10 +136,29 @@ class Effect(Definition):
     window: Annotated[str, AfterValidator(_window)] | None = None
 
 
-class Control(Definition):
-    """What must agree before a dispatch."""
+def _is_duration(value: str | int) -> str | int:
+    parse_duration(value)
+    return value
 
-    approval: NotYet = None
+
+class StepApproval(Definition):
+    """An approval that a step wants before the first attempt of each of its items, whatever the policies say."""
+
+    reason: Annotated[str, Field(max_length=1000)] | None = None
+    severity: Literal["low", "medium", "high", "critical"] = "medium"
+    expires_in: Annotated[str | StrictInt, AfterValidator(_is_duration)] = "24h"
+    approvals: Annotated[StrictInt, Field(ge=1, le=10)] = 1
+    separate_requester: StrictBool = False
+
+    @property
+    def expires_in_ms(self) -> int:
+        return parse_duration(self.expires_in)
+
+
+class Control(Definition):
+    """What must agree before a dispatch, beside the policies."""
+
+    approval: StepApproval | None = None
 
 
 class FanOut(Definition):

@@ -7,8 +7,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from counterfoil.domain.events import Event
-from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, StepVersion, Work
+from counterfoil.domain.model import (
+    Approval,
+    CancelCall,
+    Flow,
+    FlowInputs,
+    Gate,
+    KeyOwner,
+    StepRun,
+    StepVersion,
+    Work,
+)
 from counterfoil.domain.planning import Plan
+from counterfoil.domain.policy_set import PolicySet
 from counterfoil.domain.register import Register
 
 
@@ -17,6 +28,8 @@ class FlowRules:
     """Limits of the house that a definition cannot exceed."""
 
     max_fan_out: int = 10_000
+    gate_patience_ms: int = 3_600_000
+    """How long an agent that claimed nothing may be silent about a step before that counts as not completed."""
 
 
 class FlowView(Protocol):
@@ -51,6 +64,14 @@ class FlowView(Protocol):
     def open_work(self, flow_id: str) -> list[Work]: ...
     def work_of_step(self, flow_id: str, step_id: str) -> list[Work]:
         """All items of a step that there ever were, the oldest first."""
+        ...
+
+    def find_gate(self, flow_id: str, step_id: str) -> Gate | None: ...
+    def approval(self, approval_id: str) -> Approval: ...
+    def find_key(self, key_id: str) -> KeyOwner | None: ...
+    def give_key(self, owner: KeyOwner) -> None: ...
+    def policies(self) -> PolicySet:
+        """Those in force."""
         ...
 
     def waiting_items(self, step: StepRun) -> Iterable[Work]:

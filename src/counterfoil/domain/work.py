@@ -149,6 +149,9 @@ def give_back(
 ) -> Event:
     """The attempt is over without an outcome: wait for the next one, or fail when none is left."""
     cause = {"code": code, "message": message}
+    if step.is_gated:  # whether there is another attempt is for its agent to say
+        over: dict[str, Any] = {"error": cause, "delivery": delivery, "next_attempt_at": None, "via": via}
+        return work_event(work, EventType.WORK_NOT_COMPLETED, now, over)
     if not retries_left(step.work, work.attempt):
         attempts = "1 attempt" if work.attempt == 1 else f"{work.attempt} attempts"
         error = {"code": "RETRIES_EXHAUSTED", "message": f"gave up after {attempts}: {message}", "cause": cause}

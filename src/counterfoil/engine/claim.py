@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from counterfoil.domain.guarding import may_be_sent
+from counterfoil.domain.settle import settle
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work import dispatch
 from counterfoil.store.needs import Needs
@@ -35,6 +37,9 @@ class Claim:
             return False
         if rate is not None and (until := world.rates.of(work.step_id).rests_until(rate, now)) is not None:
             world.capacity.note_rest(work.step_id, work.version, until)
+            return False
+        if not may_be_sent(world, work, step, now):
+            settle(world, work.flow_id, now)
             return False
         if not world.capacity.take(work.lane):
             return False

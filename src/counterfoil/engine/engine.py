@@ -17,7 +17,7 @@ from counterfoil.domain.flows import RedriveRequest, StartFlow
 from counterfoil.domain.model import StepVersion, step_of
 from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.schedules import ScheduleDefinition
-from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.states import ApprovalStatus, WorkStatus
 from counterfoil.domain.steps import StepDefinition
 from counterfoil.domain.work import Verdict
 from counterfoil.engine.announce import announce
@@ -26,6 +26,8 @@ from counterfoil.engine.cancel_calls import CancelCaller
 from counterfoil.engine.capacity import Slots
 from counterfoil.engine.complete import Beat, Complete, Completion, HeartbeatAnswer
 from counterfoil.engine.context import EngineContext
+from counterfoil.engine.control import Control
+from counterfoil.engine.control_queries import ControlQueries
 from counterfoil.engine.dispatch import Dispatcher, MessageSigner, Transport
 from counterfoil.engine.documents import Document
 from counterfoil.engine.feed import Feed
@@ -101,6 +103,7 @@ class Engine:
         self.dispatcher = Dispatcher(context, self.commit, transport, signer, metrics, self.slots, self.lease)
         self.cancel_caller = CancelCaller(context, self.commit, transport, signer, metrics)
         self.schedules = Schedules(context, self.commit, metrics)
+        self.control = Control(context, self.commit, ControlQueries(store, context), metrics)
         self.dispatcher.freed = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.commit.prepare = self.dispatcher.prepare
         self.commit.committed = self._committed
@@ -142,8 +145,8 @@ class Engine:
     async def delete_step(self, step_id: str) -> None:
         await self.commit.submit(DeleteStep(step_id))
 
-    async def start_flow(self, request: StartFlow) -> Document:
-        return await self.commit.submit(Start(request, self.context))
+    async def start_flow(self, request: StartFlow, started_by: str | None = None) -> Document:
+        return await self.commit.submit(Start(request, self.context, started_by))
 
     async def plan_flow(self, request: StartFlow) -> Document:
         return await self.commit.submit(Preview(request, self.context))
@@ -299,6 +302,9 @@ class Engine:
         for step in changes.steps.values():
             if step.due_at is not None:
                 at(SweepName.FLOW_CLOCKS, step.due_at)
+        for approval in changes.approvals.values():
+            if approval.status is ApprovalStatus.PENDING:
+                at(SweepName.APPROVALS, approval.expires_at)
         for call in changes.calls.values():
             if call is not None:
                 at(SweepName.CANCEL_CALLS, call.due_at)

@@ -28,9 +28,13 @@ class ExpireOverdue:
         work = world.work(self.work_id)
         if work.status is not WorkStatus.ACTIVE or work.due_at is None or work.due_at > now:
             return False
-        kind = world.version(work.version).definition.kind
-        message = f"no {'callback' if kind == 'async' else 'answer'} came before the deadline"
-        _give_back_unknown(world, self.work_id, self.retry, now, "DEADLINE_EXCEEDED", message)
+        step = world.version(work.version)
+        if step.is_gated:
+            code, message = "NOT_REPORTED", "the agent that was let run it has not reported in time"
+        else:
+            awaited = "callback" if step.definition.kind == "async" else "answer"
+            code, message = "DEADLINE_EXCEEDED", f"no {awaited} came before the deadline"
+        _give_back_unknown(world, self.work_id, self.retry, now, code, message)
         return True
 
 

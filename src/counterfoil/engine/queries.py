@@ -8,8 +8,6 @@ from typing import Any
 import orjson
 
 from counterfoil.domain.errors import (
-    InvalidInput,
-    Unavailable,
     UnknownFlow,
     UnknownReceipt,
     UnknownSchedule,
@@ -35,7 +33,7 @@ from counterfoil.engine.documents import (
     work_document,
 )
 from counterfoil.engine.feed import Feed
-from counterfoil.store.commit import StoreFailure
+from counterfoil.engine.reading import next_cursor, not_a_cursor, numeric_cursor, read
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.rows import read_schedule
 
@@ -100,12 +98,12 @@ class Queries:
             label=None if label is None else f"{label[0]}:{label[1]}",
             goal=goal,
             since=since_ms,
-            before=_cursor(cursor),
+            before=numeric_cursor(cursor),
             limit=limit + 1,
         )
         outputs = await self._outputs([row[1] for row in rows[:limit]])
         flows = [listed_flow(row, outputs.get(row[1], {})) for row in rows[:limit]]
-        return {"flows": flows, "next_cursor": _next_cursor(rows, limit)}
+        return {"flows": flows, "next_cursor": next_cursor(rows, limit)}
 
     async def result(self, flow_id: str, wait_ms: int) -> tuple[Document, bool]:
         """The flow's result and whether it is final, waiting for that no longer than asked."""
@@ -129,10 +127,10 @@ class Queries:
                 await subscription.wait(left_ms / 1000)
 
     async def events(self, flow_id: str, *, cursor: str | None = None, limit: int = 200) -> Document:
-        rows = await self._read("journal_of_flow", flow_id=flow_id, after=_cursor(cursor) or 0, limit=limit + 1)
+        rows = await self._read("journal_of_flow", flow_id=flow_id, after=numeric_cursor(cursor) or 0, limit=limit + 1)
         if not rows and not await self._read("flow_exists", flow_id=flow_id):
             raise UnknownFlow
-        return {"events": [event_document(row) for row in rows[:limit]], "next_cursor": _next_cursor(rows, limit)}
+        return {"events": [event_document(row) for row in rows[:limit]], "next_cursor": next_cursor(rows, limit)}
 
     async def work_items(
         self,
@@ -143,12 +141,16 @@ class Queries:
         cursor: str | None = None,
         limit: int = 100,
     ) -> Document:
-        filters: dict[str, Any] = {"status": status, "step_id": step_id, "after": _cursor(cursor), "limit": limit + 1}
+        filters: dict[str, Any] = {"step_id": step_id, "after": numeric_cursor(cursor), "limit": limit + 1}
+        if status == "gated_not_completed":
+            rows = await self._read("list_gated_work", now=self._context.clock(), **filters)
+            return {"work": [work_document(row) for row in rows[:limit]], "next_cursor": next_cursor(rows, limit)}
+        filters["status"] = status
         if overdue:
             rows = await self._read("list_overdue_work", now=self._context.clock(), **filters)
         else:
             rows = await self._read("list_work", **filters)
-        return {"work": [work_document(row) for row in rows[:limit]], "next_cursor": _next_cursor(rows, limit)}
+        return {"work": [work_document(row) for row in rows[:limit]], "next_cursor": next_cursor(rows, limit)}
 
     async def work_item(self, work_id: str) -> Document:
         rows = await self._read("get_work", work_id=work_id)
@@ -189,10 +191,10 @@ class Queries:
     async def schedules(self, *, cursor: str | None = None, limit: int = 100) -> Document:
         """By id; a cursor is the last id of the page before."""
         if cursor is not None and not re.fullmatch(SCHEDULE_ID_PATTERN, cursor):
-            raise _not_a_cursor()
+            raise not_a_cursor()
         rows = await self._read("list_schedules", after=cursor, limit=limit + 1)
         documents = [schedule_document(read_schedule(row)) for row in rows[:limit]]
-        return {"schedules": documents, "next_cursor": _next_cursor(rows, limit)}
+        return {"schedules": documents, "next_cursor": next_cursor(rows, limit)}
 
     async def last_seq(self) -> int:
         return int((await self._read("last_seq"))[0][0])
@@ -207,24 +209,4 @@ class Queries:
         return {step: max(0, now - since) / 1000 for step, since in await self._read("oldest_waiting")}
 
     async def _read(self, query: str, **parameters: Any) -> list[Row]:
-        try:
-            return await self._store.read(query, **parameters)
-        except StoreFailure as failure:
-            raise Unavailable("the store cannot be read now, try again later") from failure
-
-
-def _cursor(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise _not_a_cursor()
-    return int(text)
-
-
-def _not_a_cursor() -> InvalidInput:
-    return InvalidInput(errors=[{"place": "cursor", "message": "is not a cursor that a list has given"}])
-
-
-def _next_cursor(rows: list[Row], limit: int) -> str | None:
-    """The place after the last row shown, when there are more."""
-    return str(rows[limit - 1][0]) if len(rows) > limit else None
+        return await read(self._store, query, **parameters)

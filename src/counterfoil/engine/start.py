@@ -18,8 +18,10 @@ from counterfoil.store.world import World
 class Start:
     """``POST /api/v1/flows``. The id is made before the decision, so that deciding again gives the same flow."""
 
-    def __init__(self, request: StartFlow, context: EngineContext) -> None:
+    def __init__(self, request: StartFlow, context: EngineContext, started_by: str | None = None) -> None:
         self._request = request
+        self._started_by = started_by
+        """Whose key started it: where an approval wants another one, it must be somebody else's."""
         self._flow_id = request.flow_id or context.new_id()
         self._known = context.known
 
@@ -32,7 +34,10 @@ class Start:
         request, flow_id = self._request, self._flow_id
         if request.flow_id is not None and world.find_flow(flow_id) is not None:
             raise FlowExists(flow_id=flow_id)
-        wanted = Launch(flow_id, request.goals, request.init, request.metadata, request.labels, request.options())
+        options = request.options()
+        if self._started_by is not None:
+            options["started_by"] = self._started_by
+        wanted = Launch(flow_id, request.goals, request.init, request.metadata, request.labels, options)
         plan = launch(world, wanted, now)
         begin(world, flow_id, now)
         return {

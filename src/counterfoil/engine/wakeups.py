@@ -14,6 +14,7 @@ class SweepName(StrEnum):
     CANCEL_CALLS = "cancel_calls"
     LEASE = "lease"
     SCHEDULES = "schedules"
+    APPROVALS = "approvals"
     RETENTION = "retention"
 
 

@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from counterfoil.domain.states import OPEN_WORK
+from counterfoil.domain.states import OPEN_WORK, Decision
 from counterfoil.version import __version__
 
 # From an answer at once to a person who takes two days.
@@ -105,6 +105,20 @@ class Metrics:
         self._cancel_calls = _Counts(
             registry, "cancel_calls_total", "Calls of the cancel_url of steps, by outcome.", "outcome", ()
         )
+        self._gates = _Counts(
+            registry,
+            "gate_answers_total",
+            "Calls of the gate that were answered, by decision and whether it was fresh.",
+            "outcome",
+            (f"{decision}_{source}" for decision in Decision for source in ("fresh", "cached")),
+        )
+        self._approvals = _Counts(
+            registry,
+            "approval_reviews_total",
+            "What people decided, or did not in time; pending: others must agree as well.",
+            "outcome",
+            ("approved", "rejected", "expired", "pending"),
+        )
         self._schedules = _Counts(
             registry,
             "schedule_firings_total",
@@ -156,6 +170,14 @@ class Metrics:
 
     def schedule_fired(self, outcome: str, ticks: int = 1) -> None:
         self._schedules.add(outcome, ticks)
+
+    def gated(self, decision: str, source: str) -> None:
+        """A call of the gate was answered."""
+        self._gates.add(f"{decision}_{source}")
+
+    def reviewed(self, status: str) -> None:
+        """People decided, or did not in time; ``pending``: others must agree as well."""
+        self._approvals.add(status)
 
     def set_backlog(self, commands: int) -> None:
         self._backlog.set(commands)

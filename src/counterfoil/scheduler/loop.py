@@ -17,6 +17,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from counterfoil.domain.errors import Unavailable
 from counterfoil.engine import Engine
 from counterfoil.engine.wakeups import SweepName
+from counterfoil.scheduler.approvals import ApprovalSweep
 from counterfoil.scheduler.cancel_calls import CancelCallSweep
 from counterfoil.scheduler.clocks import FlowClockSweep
 from counterfoil.scheduler.deadlines import DeadlineSweep
@@ -107,6 +108,7 @@ class SweepLoop:
             CancelCallSweep(engine),
             LeaseSweep(engine),
             ScheduleSweep(engine),
+            ApprovalSweep(engine),
             RetentionSweep(engine),
         ]
         self._runners = {sweep.name: SweepRunner(sweep, engine, self) for sweep in sweeps}

@@ -13,15 +13,18 @@ from aiohttp import web
 
 from counterfoil.domain.errors import BadRequest, PayloadTooLarge, Unavailable
 from counterfoil.server.answers import empty_response
-from counterfoil.server.auth import Guard, KeyRing
+from counterfoil.server.auth import CALLER, Guard, KeyRing
 from counterfoil.server.docs_page import docs_routes, openapi_route
 from counterfoil.server.routes import EngineFacade, Handler, Route
+from counterfoil.server.routes.approvals import approval_routes
 from counterfoil.server.routes.flows import flow_routes
 from counterfoil.server.routes.operations import operations_routes
+from counterfoil.server.routes.policies import policy_routes
 from counterfoil.server.routes.schedules import schedule_routes
 from counterfoil.server.routes.steps import step_routes
 from counterfoil.server.routes.webhook import webhook_routes
 from counterfoil.server.routes.work import work_routes
+from counterfoil.server.routes.workflows import workflow_routes
 from counterfoil.settings import Settings
 
 _NAME = re.compile(r"\{(\w+)\}")
@@ -45,6 +48,9 @@ def api_routes(engine: EngineFacade) -> list[Route]:
         *flow_routes(engine),
         *work_routes(engine),
         *schedule_routes(engine),
+        *workflow_routes(engine),
+        *approval_routes(engine),
+        *policy_routes(engine),
         *operations_routes(engine),
     ]
 
@@ -71,7 +77,7 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
     handler, roles, changes, open_on_loopback = route.handler, route.roles, route.changes, route.open_on_loopback
 
     async def guarded_handler(request: web.Request) -> web.StreamResponse:
-        guard.check(request, roles, open_on_loopback=open_on_loopback)
+        request[CALLER] = guard.check(request, roles, open_on_loopback=open_on_loopback)
         if changes and not engine.accepting:
             raise Unavailable("the engine is stopping")
         return await handler(request)

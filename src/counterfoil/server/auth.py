@@ -25,21 +25,37 @@ OPERATORS: frozenset[Role] = frozenset({"operator", "admin"})
 REVIEWERS: frozenset[Role] = frozenset({"reviewer", "admin"})
 ADMINS: frozenset[Role] = frozenset({"admin"})
 
+NOBODY = "local"
+"""Who asks where no keys are set: whoever can reach loopback."""
+CALLER: web.RequestKey[str] = web.RequestKey("caller", str)
+"""Whose key a request came with: who starts, asks, reviews and changes is told by it, never by a body."""
+
 PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def caller(request: web.Request) -> str:
+    """Whose key the guard let through; ``local`` where there are no keys."""
+    return request[CALLER]
+
+
+def named_caller(request: web.Request) -> str | None:
+    """The same, where nobody in particular is None."""
+    name = request[CALLER]
+    return None if name == NOBODY else name
 
 
 class KeyRing:
     """The configured keys. Secrets are compared as digests, each with each, so that time tells nothing."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
-        self._keys = [(_digest(key.name), _digest(key.secret), key.role) for key in keys]
+        self._keys = [(_digest(key.name), _digest(key.secret), key) for key in keys]
 
     def __bool__(self) -> bool:
         return bool(self._keys)
 
-    def role_of(self, authorization: str) -> Role | None:
-        """The role of the key that an ``Authorization`` header presents; None when it presents none of ours."""
+    def key_of(self, authorization: str) -> ApiKey | None:
+        """The key that an ``Authorization`` header presents; None when it presents none of ours."""
         scheme, _, credentials = authorization.strip().partition(" ")
         name: str | None = None
         secret = credentials.strip()
@@ -49,13 +65,13 @@ class KeyRing:
             return None
         return self._find(None if name is None else _digest(name), _digest(secret)) if secret else None
 
-    def _find(self, name: bytes | None, secret: bytes) -> Role | None:
-        found: Role | None = None
-        for key_name, key_secret, role in self._keys:
+    def _find(self, name: bytes | None, secret: bytes) -> ApiKey | None:
+        found: ApiKey | None = None
+        for key_name, key_secret, key in self._keys:
             same = hmac.compare_digest(key_secret, secret)
             same &= name is None or hmac.compare_digest(key_name, name)
             if same and found is None:
-                found = role
+                found = key
         return found
 
 
@@ -65,17 +81,18 @@ class Guard:
     def __init__(self, keys: KeyRing) -> None:
         self._keys = keys
 
-    def check(self, request: web.Request, roles: frozenset[Role] | None, *, open_on_loopback: bool = False) -> None:
-        """``roles`` may use the route; None: everybody may."""
+    def check(self, request: web.Request, roles: frozenset[Role] | None, *, open_on_loopback: bool = False) -> str:
+        """The name of the key that asks. ``roles`` may use the route; None: everybody may."""
         self._refuse_foreign_pages(request)
         if roles is None or not self._keys or (open_on_loopback and is_local(request)):
-            return
+            return NOBODY
         given = request.headers.getall("Authorization", [])
-        role = self._keys.role_of(given[0]) if len(given) == 1 else None
-        if role is None:
+        key = self._keys.key_of(given[0]) if len(given) == 1 else None
+        if key is None:
             raise Unauthenticated
-        if role not in roles:
+        if key.role not in roles:
             raise Forbidden(needs=sorted(roles))
+        return key.name
 
     def _refuse_foreign_pages(self, request: web.Request) -> None:
         host = request.headers.get("Host", "")

@@ -6,7 +6,7 @@ No value that a client sent is ever part of an error; places are, cut to a reada
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -156,7 +156,7 @@ def _flag(text: str) -> bool:
     return _FLAGS[text]
 
 
-def _label(text: str) -> tuple[str, str]:
+def label_text(text: str) -> tuple[str, str]:
     key, colon, value = text.partition(":")
     if not key or not colon:
         raise ValueError("must be key:value")
@@ -184,7 +184,7 @@ class FlowFilters(Query):
     status: Annotated[FlowStatus | None, Field(description="only flows in this state")] = None
     label: Annotated[
         tuple[str, str] | None,
-        BeforeValidator(_label),
+        BeforeValidator(label_text),
         _LABEL_SCHEMA,
         Field(description="only flows with this label, as key:value"),
     ] = None
@@ -200,7 +200,13 @@ class FlowFilters(Query):
 
 
 class WorkFilters(Query):
-    status: Annotated[WorkStatus | None, Field(description="only work in this state")] = None
+    status: Annotated[
+        WorkStatus | Literal["gated_not_completed"] | None,
+        Field(
+            description="only work in this state; `gated_not_completed`: what agents were let run and have not "
+            "reported, unless a claim of it lives"
+        ),
+    ] = None
     step: Annotated[StepId | None, Field(description="only work of this step")] = None
     overdue: Annotated[bool, BeforeValidator(_flag), Field(description="only work past its deadline")] = False
     cursor: Cursor

@@ -73,6 +73,7 @@ class Batch:
         self._answers: list[Any] = [None] * len(self._commands)
         self.world = self._make_world()
         self.needs = Needs()
+        self.world.want_controls(self.needs)
         for command in self._commands:
             command.needs(self.needs)
         self.needs.include(self._missed)

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from counterfoil.domain.controls import KeptPolicy
 from counterfoil.domain.events import Event
-from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, StepVersion, Work
+from counterfoil.domain.model import (
+    Approval,
+    CancelCall,
+    Flow,
+    FlowInputs,
+    Gate,
+    KeyOwner,
+    StepRun,
+    StepVersion,
+    Work,
+)
 from counterfoil.domain.planning import Plan
 from counterfoil.domain.rates import SentTimes
 from counterfoil.domain.schedules import Schedule
+from counterfoil.domain.subscriptions import Delivery, Subscription
 from counterfoil.store.pruning import Pruned
 
 
@@ -64,6 +77,14 @@ class Changes(Drafted):
     versions: dict[str, StepVersion] = field(default_factory=dict)
     """Every version that was current at some moment of the batch: a flow of the batch may have started with it."""
     schedules: dict[str, Schedule | None] = field(default_factory=dict)
+    gates: dict[str, Gate] = field(default_factory=dict)
+    approvals: dict[str, Approval] = field(default_factory=dict)
+    keys: dict[str, KeyOwner] = field(default_factory=dict)
+    policies: dict[str, KeptPolicy] = field(default_factory=dict)
+    """As they are after the batch; every version that there was is in ``policy_versions``."""
+    policy_versions: list[KeptPolicy] = field(default_factory=list)
+    subscriptions: dict[str, Subscription | None] = field(default_factory=dict)
+    deliveries: dict[str, Delivery | None] = field(default_factory=dict)
     rates: dict[str, SentTimes] = field(default_factory=dict)
     """Steps with a rate limit that were sent."""
     pruned: Pruned = field(default_factory=Pruned)
@@ -90,7 +111,26 @@ class Changes(Drafted):
                 self.versions[version.version] = version
 
     def any(self) -> bool:
-        return bool(self.events or self.calls or self.current or self.schedules or self.pruned.ids)
+        return bool(
+            self.events
+            or self.calls
+            or self.current
+            or self.schedules
+            or self.pruned.ids
+            or self.deliveries
+            or self.changes_controls
+        )
+
+    def note(self, kind: str, records: dict[str, Any]) -> None:
+        """What one more command puts in the place of records, by kind; None: takes out."""
+        getattr(self, kind).update(records)
+        if kind == "policies":
+            self.policy_versions.extend(records.values())
+
+    @property
+    def changes_controls(self) -> bool:
+        """Whether policies or subscriptions change."""
+        return bool(self.policies or self.subscriptions)
 
     def touched(self) -> set[str]:
         """The flows of which anything changes: nothing of a flow does without an event."""

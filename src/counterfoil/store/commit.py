@@ -273,6 +273,8 @@ class GroupCommit:
 
     def _follow_up(self, world: World, commands: int) -> None:
         self._known.learn_plans(world.changes.plans.values())
+        if world.changes.changes_controls:
+            world.forget_controls()
         try:
             self.committed(world)
         except Exception:  # what is durable is answered so, whatever follows from it

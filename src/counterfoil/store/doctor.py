@@ -10,8 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
 from counterfoil.domain.events import Event, EventType, apply
-from counterfoil.domain.model import UNDOING, Flow, StepRun, StepVersion, Work
-from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK, IllegalMove, WorkStatus
+from counterfoil.domain.model import (
+    COOPERATIVE,
+    GATED,
+    GATED_STEP,
+    UNDOING,
+    Approval,
+    Flow,
+    Gate,
+    StepRun,
+    StepVersion,
+    Work,
+)
+from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK, ApprovalStatus, IllegalMove, WorkStatus
 
 
 @dataclass(frozen=True)
@@ -30,9 +41,14 @@ class FlowRecords:
     flow: Flow | None
     steps: dict[str, StepRun] = field(default_factory=dict)
     work: dict[str, Work] = field(default_factory=dict)
+    gates: dict[str, Gate] = field(default_factory=dict)
+    approvals: dict[str, Approval] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     pruned: bool = False
     """What the flow carried is gone, its journal with it."""
+
+
+_Kept = Flow | StepRun | Work | Gate | Approval
 
 
 def check_flow(flow_id: str, records: FlowRecords, versions: dict[str, StepVersion]) -> Iterator[Finding]:
@@ -40,6 +56,7 @@ def check_flow(flow_id: str, records: FlowRecords, versions: dict[str, StepVersi
     yield from _check_rest(flow_id, records)
     for work in records.work.values():
         yield from _check_work(work, versions)
+    yield from _check_approvals(records)
     if not records.pruned:
         yield from _check_journal(flow_id, records)
 
@@ -57,7 +74,7 @@ def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
             yield Finding("final_flow", f"{flow_id}/{step.step_id}", f"step is {step.status} in a {flow.status} flow")
         for work in open_work:
             yield Finding("final_flow", work.work_id, f"work is {work.status} in a {flow.status} flow")
-    elif not open_work:
+    elif not open_work and flow.plan != COOPERATIVE:  # a workflow may rest: what comes next, its agent says
         yield Finding("stuck_flow", flow_id, f"flow is {flow.status}, but nothing of it is open: it can never end")
     if flow.open_steps != len(open_steps):
         message = f"counts {flow.open_steps} open steps, there are {len(open_steps)}"
@@ -70,13 +87,14 @@ def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
 
 
 def _check_work(work: Work, versions: dict[str, StepVersion]) -> Iterator[Finding]:
-    if work.status is WorkStatus.NOT_COMPLETED and work.due_at is None and work.hold is None:
+    agents = work.version == GATED  # the next attempt is the agent's
+    if work.status is WorkStatus.NOT_COMPLETED and work.due_at is None and work.hold is None and not agents:
         yield Finding("not_completed", work.work_id, "not completed, without a next attempt and without a hold")
     if work.owner is not None and work.status is not WorkStatus.ACTIVE:
         yield Finding("active", work.work_id, f"is {work.status}, yet a node claims to be sending it")
     if work.status in FINAL_WORK and work.recorded_at is None:
         yield Finding("one_outcome", work.work_id, f"is {work.status}, but nothing tells since when")
-    version = versions.get(work.version.removesuffix(UNDOING))
+    version = GATED_STEP if agents else versions.get(work.version.removesuffix(UNDOING))
     is_flow = version is not None and version.definition.kind == "flow"
     if work.status is WorkStatus.ACTIVE and work.due_at is None and not is_flow:
         yield Finding("active", work.work_id, "active, but no clock runs: its silence would last for ever")
@@ -88,6 +106,18 @@ def _check_work(work: Work, versions: dict[str, StepVersion]) -> Iterator[Findin
     retries = definition.work.max_retries
     if retries is not None and 0 <= retries < work.attempt - 1:
         yield Finding("attempts", work.work_id, f"was sent {work.attempt} times, {retries + 1} are allowed")
+
+
+def _check_approvals(records: FlowRecords) -> Iterator[Finding]:
+    """Whatever is held waits for an answer that can still come; nobody is asked about what is not held."""
+    for work in records.work.values():
+        approval = records.approvals.get(work.hold or "")
+        if work.status is WorkStatus.HELD and (approval is None or approval.status is not ApprovalStatus.PENDING):
+            yield Finding("held", work.work_id, "is held, but there is no pending approval that it waits for")
+    for approval in records.approvals.values():
+        held = records.work.get(approval.work_id)
+        if approval.status is ApprovalStatus.PENDING and (held is None or held.hold != approval.approval_id):
+            yield Finding("held", approval.approval_id, "is pending, but nothing waits for it")
 
 
 def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
@@ -109,6 +139,10 @@ def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
         yield from _differences(f"{flow_id}/{step_id}", told.steps.get(step_id), records.steps.get(step_id), "step")
     for work_id in sorted(records.work.keys() | told.work.keys()):
         yield from _differences(work_id, told.work.get(work_id), records.work.get(work_id), "work item")
+    for step_id in sorted(records.gates.keys() | told.gates.keys()):
+        yield from _differences(f"{flow_id}/{step_id}", told.gates.get(step_id), records.gates.get(step_id), "gate")
+    for name in sorted(records.approvals.keys() | told.approvals.keys()):
+        yield from _differences(name, told.approvals.get(name), records.approvals.get(name), "approval")
 
 
 class _Told:
@@ -134,17 +168,30 @@ class _Told:
         self.records.flow = flow
         self.records.steps = {step.step_id: step for step in steps}
 
+    def create_step(self, step: StepRun) -> None:
+        self.records.steps[step.step_id] = step
+
+    def draft_gate(self, flow_id: str, step_id: str) -> Gate:
+        return self.records.gates[step_id]
+
+    def create_gate(self, gate: Gate) -> None:
+        self.records.gates[gate.step_id] = gate
+
+    def draft_approval(self, approval_id: str) -> Approval:
+        return self.records.approvals[approval_id]
+
+    def create_approval(self, approval: Approval) -> None:
+        self.records.approvals[approval.approval_id] = approval
+
     def hear(self, event: Event) -> None:
-        if event.type is EventType.WORK_DISPATCHED:
+        if event.type in (EventType.WORK_DISPATCHED, EventType.WORK_GRANTED):
             work = self.draft_work(event.work_id or "")
             if event.attempt != work.attempt + 1:
                 raise IllegalMove(f"attempt {event.attempt} follows attempt {work.attempt}")
         apply(event, self)
 
 
-def _differences(
-    subject: str, told: Flow | StepRun | Work | None, kept: Flow | StepRun | Work | None, what: str
-) -> Iterator[Finding]:
+def _differences(subject: str, told: _Kept | None, kept: _Kept | None, what: str) -> Iterator[Finding]:
     if told is None and kept is not None:
         yield Finding("journal", subject, f"the journal does not tell of this {what}")
     elif kept is None and told is not None:

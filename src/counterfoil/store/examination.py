@@ -12,7 +12,7 @@ from counterfoil.domain.model import StepVersion
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.store.doctor import Finding, FlowRecords, check_flow
 from counterfoil.store.journal import parse_entry
-from counterfoil.store.rows import read_flow, read_outputs, read_step, read_work
+from counterfoil.store.rows import read_approval, read_flow, read_gate, read_outputs, read_step, read_work
 
 T = TypeVar("T")
 Rows = Iterable[Any]
@@ -28,6 +28,8 @@ class FlowRows:
     steps: Rows
     work: Rows
     entries: Rows
+    gates: Rows = ()
+    approvals: Rows = ()
     pruned: Rows = ()
     """Ids of flows whose journal is gone, as ``doctor_pruned`` gives them."""
 
@@ -67,12 +69,23 @@ class Examination:
             found = self._read(row[0], partial(read_work, row))
             if found is not None and found[0].flow_id in flows:
                 flows[found[0].flow_id].work[found[0].work_id] = found[0]
+        self._add_guarding(flows, rows)
         for flow_id, work_id, at, text in rows.entries:
             for fields in self._read(work_id or flow_id, partial(parse_entry, text)) or ():
                 event = self._read(work_id or flow_id, partial(_event, flow_id, work_id, at, fields))
                 if event is not None and flow_id in flows:
                     flows[flow_id].events.append(event)
         return flows
+
+    def _add_guarding(self, flows: dict[str, FlowRecords], rows: FlowRows) -> None:
+        for row in rows.gates:
+            gate = self._read(f"{row[0]}/{row[1]}", partial(read_gate, row))
+            if gate is not None and gate.flow_id in flows:
+                flows[gate.flow_id].gates[gate.step_id] = gate
+        for row in rows.approvals:
+            approval = self._read(row[0], partial(read_approval, row))
+            if approval is not None and approval.flow_id in flows:
+                flows[approval.flow_id].approvals[approval.approval_id] = approval
 
     def _read(self, subject: str, reader: Callable[[], T]) -> T | None:
         """What a row says, or None and a finding when that is not what this program writes."""

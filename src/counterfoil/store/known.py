@@ -1,13 +1,15 @@
 """What a node knows for good: definitions and plans by their content, and the register at its last seen revision.
 
-None of it changes under its name, so nothing here can be out of date. It is shared by all batches of a node.
+None of that changes under its name, so it cannot be out of date. Beside it the policies and subscriptions, which can:
+whoever writes proves that they have not changed since. It is shared by all batches of a node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from counterfoil.domain.model import UNDOING, StepVersion
+from counterfoil.domain.controls import Controls
+from counterfoil.domain.model import GATED, GATED_STEP, UNDOING, StepVersion
 from counterfoil.domain.planning import Plan
 from counterfoil.domain.register import Register
 from counterfoil.domain.steps import WorkDefaults
@@ -23,10 +25,18 @@ class Known:
 
     def __init__(self, versions: dict[str, StepVersion] | None = None, defaults: WorkDefaults | None = None) -> None:
         self.versions: dict[str, StepVersion] = {} if versions is None else versions
+        self.versions[GATED] = GATED_STEP
         self.plans: dict[str, Plan] = {}
         """Only what is durable: a flow may name it without writing it again."""
         self.register = NO_REGISTER
+        self.controls: Controls | None = None
+        """Policies and subscriptions as they were seen last. Nobody writes anything who has seen older ones than the
+        store has; None: they have changed, or nobody has looked yet."""
         self._defaults = defaults or WorkDefaults()
+
+    @property
+    def controls_revision(self) -> int:
+        return -1 if self.controls is None else self.controls.revision
 
     def version(self, name: str) -> StepVersion | None:
         found = self.versions.get(name)

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, StepVersion, Work
+from counterfoil.domain.controls import KeptPolicy
+from counterfoil.domain.model import (
+    Approval,
+    CancelCall,
+    Flow,
+    FlowInputs,
+    Gate,
+    KeyOwner,
+    StepRun,
+    StepVersion,
+    Work,
+)
 from counterfoil.domain.planning import Plan
 from counterfoil.domain.register import Register
 from counterfoil.domain.schedules import Schedule
+from counterfoil.domain.subscriptions import Delivery, Subscription
 from counterfoil.store.known import Known
 from counterfoil.store.needs import Find
 from counterfoil.store.rates import Rates
@@ -35,7 +47,14 @@ class Loaded:
         self._open_known: set[str] = set()
         self._whole_known: set[str] = set()
         self._step_work_known: set[str] = set()
-        self.schedules: Shelf[Schedule] = Shelf("schedules")
+        self.touched_shelves: set[Shelf[Any]] = set()
+        self.schedules: Shelf[Schedule] = Shelf("schedules", self.touched_shelves)
+        self.gates: Shelf[Gate] = Shelf("gates", self.touched_shelves)
+        self.approvals: Shelf[Approval] = Shelf("approvals", self.touched_shelves)
+        self.keys: Shelf[KeyOwner] = Shelf("keys", self.touched_shelves)
+        self.kept_policies: Shelf[KeptPolicy] = Shelf("policies", self.touched_shelves)
+        self.subscriptions: Shelf[Subscription] = Shelf("subscriptions", self.touched_shelves)
+        self.deliveries: Shelf[Delivery] = Shelf("deliveries", self.touched_shelves)
         self.rates = Rates()
         self.revisions: dict[str, int] = {}
         """How often each loaded flow had changed, on a store that several nodes write to."""

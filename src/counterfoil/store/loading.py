@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from counterfoil.domain.model import StepVersion
+from counterfoil.domain.controls import Controls
+from counterfoil.domain.model import KeyOwner, StepVersion
+from counterfoil.domain.policies import PolicyDefinition
+from counterfoil.domain.policy_set import Policy
 from counterfoil.domain.rates import SentTimes
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
+from counterfoil.domain.subscriptions import Delivery, Subscription
 from counterfoil.store import rows
-from counterfoil.store.needs import Needs
+from counterfoil.store.needs import Needs, step_key
 from counterfoil.store.rates import read_sent
 from counterfoil.store.world import World
 
@@ -28,6 +32,13 @@ LOADS: dict[str, Callable[[Needs], set[str]]] = {
     "load_versions": lambda needs: needs.versions,
     "load_calls": lambda needs: needs.calls,
     "count_active": lambda needs: needs.active_counts,
+    "load_gates": lambda needs: needs.gates,
+    "load_approvals": lambda needs: needs.approvals,
+    "load_keys": lambda needs: needs.keys,
+    "load_controls": lambda needs: needs.controls,
+    "load_policies": lambda needs: needs.policies,
+    "load_subscriptions": lambda needs: needs.subscriptions,
+    "load_deliveries": lambda needs: needs.deliveries,
     "load_schedules": lambda needs: needs.schedules,
     "load_rates": lambda needs: needs.rates,
 }
@@ -36,6 +47,7 @@ LOADS: dict[str, Callable[[Needs], set[str]]] = {
 KEYS: dict[str, Callable[[Needs], set[str]]] = {
     "load_open_work": lambda needs: needs.open_flows,
     "load_step_work": lambda needs: needs.step_work,
+    "load_gate_work": lambda needs: needs.gates,
 }
 """Queries that come before, and only find more work to load."""
 
@@ -76,10 +88,45 @@ def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkD
         world.schedules.add(schedule.schedule_id, schedule)
     for row in loaded.get("load_rates", ()):
         world.rates.add(*read_sent(row))
+    _add_guarding(world, loaded)
     _note_missing(world, needs)
     world.know_open(needs.open_flows)
     world.know_whole(needs.whole_flows)
     world.know_step_work(needs.step_work)
+
+
+def _add_guarding(world: World, loaded: Mapping[str, Rows]) -> None:
+    for row in loaded.get("load_gates", ()):
+        gate = rows.read_gate(row)
+        world.gates.add(step_key(gate.flow_id, gate.step_id), gate)
+    for row in loaded.get("load_approvals", ()):
+        approval = rows.read_approval(row)
+        world.approvals.add(approval.approval_id, approval)
+    for row in loaded.get("load_keys", ()):
+        world.keys.add(row[0], KeyOwner(*row))
+    for row in loaded.get("load_policies", ()):
+        policy = rows.read_policy(row)
+        world.kept_policies.add(policy.policy_id, policy)
+    for row in loaded.get("load_subscriptions", ()):
+        subscription = rows.read_subscription(row)
+        world.subscriptions.add(subscription.subscription_id, subscription)
+    for row in loaded.get("load_deliveries", ()):
+        world.deliveries.add(row[0], Delivery(*row))
+    _add_controls(world, list(loaded.get("load_controls", ())))
+
+
+def _add_controls(world: World, found: list[Any]) -> None:
+    """A row for each policy and subscription, or one with the revision alone: then there are none."""
+    if not found:
+        return
+    policies: dict[str, Policy] = {}
+    subscriptions: dict[str, Subscription] = {}
+    for _, kind, name, version, definition in found:
+        if kind == "policy":
+            policies[name] = Policy(name, version, PolicyDefinition.model_validate_json(definition))
+        elif kind == "subscription":
+            subscriptions[name] = rows.read_subscription((name, definition, 0, 0))
+    world.add_controls(Controls.of(found[0][0], policies, subscriptions))
 
 
 def _add_steps(world: World, loaded: Mapping[str, Rows]) -> None:
@@ -120,7 +167,16 @@ def _note_missing(world: World, needs: Needs) -> None:
         world.add_current(step_id, None)
     for call_id in needs.calls:
         world.add_call(call_id, None)
-    for schedule_id in needs.schedules:
-        world.schedules.add(schedule_id, None)
+    for shelf, keys in (
+        (world.schedules, needs.schedules),
+        (world.gates, needs.gates),
+        (world.approvals, needs.approvals),
+        (world.keys, needs.keys),
+        (world.kept_policies, needs.policies),
+        (world.subscriptions, needs.subscriptions),
+        (world.deliveries, needs.deliveries),
+    ):
+        for key in keys:
+            shelf.add(key, None)
     for step_id in needs.rates:
         world.rates.add(step_id, SentTimes())

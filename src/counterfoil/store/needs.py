@@ -63,6 +63,17 @@ class Needs:
     """Cancel calls."""
     active_counts: set[str] = field(default_factory=set)
     """Steps whose active work items must be counted, because they may only be so many."""
+    gates: set[str] = field(default_factory=set)
+    """What the gate knows of steps, by ``step_key``, each with the work item that it is about."""
+    approvals: set[str] = field(default_factory=set)
+    """Whoever needs one needs its flow as well: that has the lock."""
+    keys: set[str] = field(default_factory=set)
+    """Whom callers' keys belong to."""
+    controls: set[str] = field(default_factory=set)
+    """All policies and subscriptions; the key is the revision that is known already."""
+    policies: set[str] = field(default_factory=set)
+    subscriptions: set[str] = field(default_factory=set)
+    deliveries: set[str] = field(default_factory=set)
     schedules: set[str] = field(default_factory=set)
     rates: set[str] = field(default_factory=set)
     """Steps of which must be known when they were sent, because only so many may be in a time."""
@@ -82,6 +93,7 @@ class Needs:
         found = self.flows | self.open_flows | self.whole_flows
         found.update(map(flow_of, self.flow_steps))
         found.update(map(flow_of, self.step_work))
+        found.update(map(flow_of, self.gates))
         return found
 
 

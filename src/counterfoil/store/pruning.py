@@ -77,6 +77,10 @@ def pruning_writes(pruned: Pruned, at: int) -> Iterator[tuple[str, Rows, bool]]:
     labels: Rows = [(f"{k}:{v}", flow_id) for flow_id, own in sorted(pruned.flows.items()) for k, v in own.items()]
     yield "prune_calls", gone, False
     yield "prune_labels", labels, False
+    yield "prune_gates", gone, False
+    yield "prune_approvals", gone, False
+    yield "prune_keys", gone, False
+    yield "prune_deliveries", gone, False
     yield "prune_work", gone, False
     yield "prune_steps", gone, False
     yield "prune_inputs", gone, False
@@ -85,4 +89,6 @@ def pruning_writes(pruned: Pruned, at: int) -> Iterator[tuple[str, Rows, bool]]:
     yield "empty_work", emptied, False
     yield "empty_steps", emptied, False
     yield "empty_inputs", emptied, False
+    yield "empty_approvals", emptied, False
+    yield "empty_deliveries", emptied, False
     yield "empty_flows", [(flow_id, at) for (flow_id,) in emptied], True

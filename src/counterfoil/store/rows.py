@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from counterfoil.domain.controls import KeptPolicy
 from counterfoil.domain.jsontext import dump_json, parse_json
-from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, Work
+from counterfoil.domain.model import Approval, CancelCall, Flow, FlowInputs, Gate, StepRun, Work
 from counterfoil.domain.planning import Plan
+from counterfoil.domain.policies import PolicyDefinition
 from counterfoil.domain.schedules import Schedule
-from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.subscriptions import Subscription, SubscriptionDefinition
 
 _WORK_STATUS = {str(status): status for status in WorkStatus}
 _STEP_STATUS = {str(status): status for status in StepStatus}
@@ -261,3 +264,56 @@ def put_schedule(schedule: Schedule) -> tuple[Any, ...]:
         schedule.created_at,
         schedule.updated_at,
     )
+
+
+def read_gate(row: Sequence[Any]) -> Gate:
+    gate = Gate(*row)
+    gate.decision, gate.standing = Decision(gate.decision), Decision(gate.standing)
+    gate.facts = parse_json(row[16])
+    return gate
+
+
+def put_gate(gate: Gate) -> tuple[Any, ...]:
+    *columns, decision, standing, decision_id, digest, approval_id, holder, at, work_id, facts = gate.values(gate)
+    told = (decision._value_, standing._value_, decision_id, digest, approval_id, holder, at, work_id, text(facts))
+    return (*columns, *told)
+
+
+def read_approval(row: Sequence[Any]) -> Approval:
+    approval = Approval(*row)
+    approval.status = ApprovalStatus(approval.status)
+    approval.separate_requester = bool(approval.separate_requester)
+    approval.policies, approval.arguments, approval.reviews = parse_json(row[14]), value(row[15]), parse_json(row[16])
+    return approval
+
+
+def put_approval(approval: Approval) -> tuple[Any, ...]:
+    columns = list(approval.values(approval))
+    columns[6] = approval.status._value_
+    for place in (14, 15, 16):
+        columns[place] = text(columns[place])
+    return tuple(columns)
+
+
+def read_policy(row: Sequence[Any]) -> KeptPolicy:
+    policy_id, version, definition, *rest = row
+    parsed = None if definition is None else PolicyDefinition.model_validate_json(definition)
+    return KeptPolicy(policy_id, version, parsed, *rest)
+
+
+def put_policy(policy: KeptPolicy) -> tuple[Any, ...]:
+    return (*policy_version(policy)[:5], policy.created_at, policy.updated_at)
+
+
+def policy_version(policy: KeptPolicy) -> tuple[Any, ...]:
+    definition = None if policy.definition is None else policy.definition.model_dump_json(exclude_unset=True)
+    return (policy.policy_id, policy.version, definition, policy.source, policy.changed_by, policy.updated_at)
+
+
+def read_subscription(row: Sequence[Any]) -> Subscription:
+    subscription_id, definition, *times = row
+    return Subscription(subscription_id, SubscriptionDefinition.model_validate_json(definition), *times)
+
+
+def put_subscription(kept: Subscription) -> tuple[Any, ...]:
+    return (kept.subscription_id, kept.definition.model_dump_json(exclude_unset=True), kept.created_at, kept.updated_at)

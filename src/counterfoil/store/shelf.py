@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from counterfoil.store.needs import NotLoaded
 
@@ -12,9 +12,11 @@ R = TypeVar("R")
 class Shelf(Generic[R]):
     """Records by id, where None is one that does not exist. Records are never changed, only replaced."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, touched: set[Shelf[Any]]) -> None:
         self._kind = kind
-        """What they are called among the needs."""
+        """What they are called, among the needs as among the changes."""
+        self._touched = touched
+        """The shelves of a world on which the present command has put something."""
         self._records: dict[str, R | None] = {}
         self.drafts: dict[str, R | None] = {}
 
@@ -34,8 +36,9 @@ class Shelf(Generic[R]):
     def put(self, key: str, record: R | None) -> None:
         """Change a record, or remove it, as far as the present command is concerned."""
         self.drafts[key] = record
+        self._touched.add(self)
 
-    def keep(self, changes: dict[str, R | None]) -> None:
+    def keep(self, changes: Any) -> None:
         """The command was decided: its drafts are what the batch knows, and writes."""
         self._records.update(self.drafts)
-        changes.update(self.drafts)
+        changes.note(self._kind, self.drafts)

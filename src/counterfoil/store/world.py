@@ -15,17 +15,28 @@ from typing import Any
 
 from uuid_utils import uuid7
 
+from counterfoil.domain.cooperative import COOPERATIVE_PLAN
 from counterfoil.domain.errors import UnknownFlow, UnknownWork
 from counterfoil.domain.events import Event, apply
-from counterfoil.domain.model import UNDOING, CancelCall, Flow, FlowInputs, StepRun, StepVersion, Work
+from counterfoil.domain.guarding import may_be_sent
+from counterfoil.domain.model import (
+    COOPERATIVE,
+    UNDOING,
+    CancelCall,
+    Flow,
+    FlowInputs,
+    StepRun,
+    StepVersion,
+    Work,
+)
 from counterfoil.domain.planning import NO_PLAN, Plan
 from counterfoil.domain.register import Register
 from counterfoil.domain.states import FINAL_WORK, OPEN_STEPS, WorkStatus
 from counterfoil.domain.view import FlowRules
 from counterfoil.domain.work import dispatch
-from counterfoil.store.changes import Changes, Drafted
+from counterfoil.store.changes import Drafted
+from counterfoil.store.guarded import Guarded
 from counterfoil.store.known import Known
-from counterfoil.store.loaded import Loaded
 from counterfoil.store.needs import Find, NotLoaded, missing, step_key
 from counterfoil.store.places import NO_CAPACITY, Capacity
 from counterfoil.store.pruning import Pruning
@@ -39,7 +50,7 @@ def new_id() -> str:
     return uuid7().hex
 
 
-class World(Loaded):
+class World(Guarded):
     """Loaded records, drafts of the present command, and everything that the batch will write."""
 
     def __init__(self, known: Known | dict[str, StepVersion]) -> None:
@@ -51,7 +62,6 @@ class World(Loaded):
         self.pruning = Pruning()
         self.node_id = ""
         """The node that decides, and so sends what is claimed here."""
-        self.changes = Changes()
 
     # Looking -----------------------------------------------------------------------------------------------------
 
@@ -176,6 +186,8 @@ class World(Loaded):
     def plan_of(self, flow: Flow) -> Plan:
         if flow.plan is None:
             return NO_PLAN
+        if flow.plan == COOPERATIVE:
+            return COOPERATIVE_PLAN
         plan = self._draft.plans.get(flow.plan) or self._plans.get(flow.plan) or self._known.plans.get(flow.plan)
         if plan is None:
             raise NotLoaded("plans", flow.plan)
@@ -272,17 +284,22 @@ class World(Loaded):
         self._open_known.add(flow.flow_id)
         self._whole_known.add(flow.flow_id)
 
+    def create_step(self, step: StepRun) -> None:
+        key = (step.flow_id, step.step_id)
+        self._draft.steps[key] = step
+        self._draft.new.steps.add(key)
+
     def start_with(self, inputs: FlowInputs, plan: Plan) -> None:
         """Note what a new flow was started with."""
         self._draft.inputs[inputs.flow_id] = inputs
-        if plan.plan_id not in self._known.plans:
+        if plan.plan_id not in self._known.plans and not plan.is_cooperative:
             self._draft.plans[plan.plan_id] = plan
 
     def dispatch_at_once(self, work: Work, step: StepVersion, now: int) -> None:
         # A step with a limit over all flows is claimed by the sweep, which counts what is out.
         if not step.work.is_limited:
             self.inputs(work.flow_id)  # they are asked for when the batch has committed, and loading is over
-            if self.capacity.take_at_once(work.lane):
+            if may_be_sent(self, work, step, now) and self.capacity.take_at_once(work.lane):
                 self.record(dispatch(work, step, self.node_id, now))
 
     def call_later(self, call: CancelCall) -> None:
@@ -313,8 +330,8 @@ class World(Loaded):
             if version is not None:
                 self._known.versions[version.version] = version
         self.changes.include(draft)
-        if self.schedules.drafts:
-            self.schedules.keep(self.changes.schedules)
+        for shelf in self.touched_shelves:
+            shelf.keep(self.changes)
         self.rates.keep(self.changes.rates)
         self.pruning.keep(self.changes.pruned)
         self.discard()
@@ -322,7 +339,9 @@ class World(Loaded):
     def discard(self) -> None:
         """Nothing of the present command remains: it was refused, or has become the world's."""
         self._draft.clear()
-        if self.schedules.drafts:
-            self.schedules.drafts = {}
+        if self.touched_shelves:
+            for shelf in self.touched_shelves:
+                shelf.drafts = {}
+            self.touched_shelves.clear()
         self.rates.discard()
         self.pruning.discard()

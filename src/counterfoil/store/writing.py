@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from typing import Any, NamedTuple
 
 from counterfoil.domain.model import StepRun, StepVersion
@@ -67,11 +68,36 @@ def _all(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Writ
     yield Write("put_calls", [rows.put_call(call) for call in changes.calls.values() if call is not None])
     forgotten: list[Row] = [(key,) for key, call in changes.calls.items() if call is None]
     yield Write("delete_calls", forgotten, exact=False)
+    yield from _guarding(changes)
     if changes.schedules:  # in the order of their ids: two batches that make the same ones meet in the first
         schedules = sorted(changes.schedules.items())
         yield Write("put_schedules", [rows.put_schedule(schedule) for _, schedule in schedules if schedule is not None])
         dropped: list[Row] = [(key,) for key, schedule in schedules if schedule is None]
         yield Write("delete_schedules", dropped, exact=False)
+
+
+def _guarding(changes: Changes) -> Iterator[Write]:
+    """Gates, approvals and keys of flows that were written before; then what guards and what is told."""
+    if changes.gates:
+        yield Write("put_gates", [rows.put_gate(gate) for _, gate in sorted(changes.gates.items())])
+    if changes.approvals:
+        yield Write("put_approvals", [rows.put_approval(each) for _, each in sorted(changes.approvals.items())])
+    if changes.keys:
+        yield Write("put_keys", [astuple(owner) for _, owner in sorted(changes.keys.items())])
+    if changes.changes_controls:
+        yield Write("put_policies", [rows.put_policy(policy) for _, policy in sorted(changes.policies.items())])
+        yield Write("insert_policy_versions", [rows.policy_version(policy) for policy in changes.policy_versions])
+        kept = sorted(changes.subscriptions.items())
+        yield Write("put_subscriptions", [rows.put_subscription(each) for _, each in kept if each is not None])
+        gone: list[Row] = [(key,) for key, each in kept if each is None]
+        yield Write("delete_subscriptions", gone, exact=False)
+        yield Write("drop_deliveries", gone, exact=False)
+        yield Write("raise_controls", [(1,)])
+    if changes.deliveries:
+        told = sorted(changes.deliveries.items())
+        yield Write("put_deliveries", [astuple(delivery) for _, delivery in told if delivery is not None])
+        taken: list[Row] = [(key,) for key, delivery in told if delivery is None]
+        yield Write("delete_deliveries", taken, exact=False)
 
 
 def _is_counted(step: StepRun, at: int) -> bool:

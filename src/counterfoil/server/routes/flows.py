@@ -23,7 +23,7 @@ from counterfoil.domain.errors import (
 from counterfoil.domain.flows import FLOW_ID_PATTERN, StartFlow
 from counterfoil.server import answers, sse
 from counterfoil.server.answers import json_response
-from counterfoil.server.auth import OPERATORS
+from counterfoil.server.auth import OPERATORS, named_caller
 from counterfoil.server.requests import (
     MAX_SEQUENCE,
     EventsPaging,
@@ -80,7 +80,7 @@ def flow_routes(engine: EngineFacade) -> list[Route]:
 
 def _command_routes(engine: EngineFacade) -> list[Route]:
     async def start_flow(request: web.Request) -> web.Response:
-        document = await engine.start_flow(await read_model(request, StartFlow, InvalidInput))
+        document = await engine.start_flow(await read_model(request, StartFlow, InvalidInput), named_caller(request))
         response = json_response(document, 201)
         response.headers["Location"] = f"/api/v1/flows/{document['flow_id']}"
         return response

@@ -39,6 +39,24 @@ FROM (SELECT unnest($1::text[]) AS step_id ORDER BY 1) AS wanted;
 -- The right to change which version of a step is current: one batch at a time, for its rows are in any order.
 SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.register', 0));
 
+-- name: lock_keys
+-- The right to give keys to somebody, in the order of their ids; held until the commit.
+SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.key.' || key_id, 0))
+FROM (SELECT unnest($1::text[]) AS key_id ORDER BY 1) AS wanted;
+
+-- name: try_lock_keys
+-- The same without waiting: whether all of them could be had.
+SELECT coalesce(bool_and(pg_try_advisory_xact_lock(hashtextextended('counterfoil.key.' || key_id, 0))), TRUE)
+FROM (SELECT unnest($1::text[]) AS key_id ORDER BY 1) AS wanted;
+
+-- name: lock_deliveries
+-- The locks of deliveries, in the order of their ids.
+SELECT d.delivery_id FROM deliveries AS d WHERE d.delivery_id = ANY($1::text[]) ORDER BY d.delivery_id FOR UPDATE;
+
+-- name: lock_controls
+-- The right to change policies and subscriptions, and their revision.
+SELECT revision FROM controls FOR UPDATE;
+
 -- name: check_leases
 -- Which of some nodes may send what they claim: those whose lease has not lapsed.
 SELECT n.node_id FROM nodes AS n WHERE n.node_id = ANY($1::text[]) AND n.lease_until > clock_timestamp();

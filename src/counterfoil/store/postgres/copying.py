@@ -35,8 +35,8 @@ OWN_COLUMNS = {"flows": {"revision"}}
 """What only a store of several nodes keeps; it begins with its default."""
 
 _PATIENCE = "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
-_UNTOUCHED_REGISTER = "DELETE FROM register WHERE revision = 0"
-"""The one row that a schema begins with: that of the source comes in its place."""
+_UNTOUCHED = "DELETE FROM register WHERE revision = 0; DELETE FROM controls WHERE revision = 0"
+"""The rows that a schema begins with: those of the source come in their place."""
 _COLUMNS = """
     SELECT attname, atttypid = 'boolean'::regtype, attidentity <> ''::"char" FROM pg_attribute
     WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
@@ -104,7 +104,7 @@ async def _take_empty_tables(connection: Connection, names: list[str]) -> None:
         if await connection.fetchval("SELECT to_regclass($1)", name) is None:
             raise StoreFailure(f"it has no table {name}, though it has our schema version: give an empty database")
     await connection.execute(f"LOCK TABLE {', '.join(names)} IN EXCLUSIVE MODE")
-    await connection.execute(_UNTOUCHED_REGISTER)
+    await connection.execute(_UNTOUCHED)
     used = [name for name in names if await connection.fetchval(f"SELECT EXISTS (SELECT 1 FROM {name})")]  # noqa: S608
     if used:
         raise StoreFailure(f"it is in use already, there are rows in {', '.join(used)}: give an empty database")

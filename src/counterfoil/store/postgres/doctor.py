@@ -69,5 +69,7 @@ async def _rows(connection: Connection, flow_ids: list[str]) -> FlowRows:
         steps=await connection.fetch(QUERIES["doctor_steps"], flow_ids),
         work=await connection.fetch(QUERIES["load_work"], work_ids),
         entries=await connection.fetch(QUERIES["doctor_journal"], flow_ids),
+        gates=await connection.fetch(QUERIES["doctor_gates"], flow_ids),
+        approvals=await connection.fetch(QUERIES["doctor_approvals"], flow_ids),
         pruned=[row[0] for row in await connection.fetch(QUERIES["doctor_pruned"], flow_ids)],
     )

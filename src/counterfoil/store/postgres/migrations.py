@@ -18,8 +18,8 @@ def _script(name: str) -> str:
     return files(PACKAGE).joinpath(name).read_text()
 
 
-SCHEMA_VERSION = 2
-MIGRATIONS: Mapping[int, str] = {1: _script("migration_1.sql")}
+SCHEMA_VERSION = 3
+MIGRATIONS: Mapping[int, str] = {number: _script(f"migration_{number}.sql") for number in range(1, SCHEMA_VERSION)}
 """Scripts by the version that they start from: entry 1 makes version 2 of version 1. ``schema.sql`` is the sum."""
 
 _LOCK = 7_017_202_601

@@ -105,6 +105,57 @@ FROM schedules AS s WHERE s.schedule_id = ANY($1::text[]);
 -- When some steps were sent last.
 SELECT r.step_id, r.most, r.sent FROM step_rates AS r WHERE r.step_id = ANY($1::text[]);
 
+-- name: load_gate_work
+-- Ids of the work that the gates of some steps let through last. The key of a step is its flow, a line feed, its id.
+SELECT g.work_id
+FROM unnest($1::text[]) AS wanted (key) JOIN gates AS g
+    ON g.flow_id = split_part(wanted.key, chr(10), 1) AND g.step_id = split_part(wanted.key, chr(10), 2);
+
+-- name: load_gates
+-- What the gate knows of some steps.
+SELECT
+    g.flow_id, g.step_id, g.work_id, g.idempotency_key, g.gate_count, g.completion_count, g.first_at, g.last_at,
+    g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
+    g.facts
+FROM unnest($1::text[]) AS wanted (key) JOIN gates AS g
+    ON g.flow_id = split_part(wanted.key, chr(10), 1) AND g.step_id = split_part(wanted.key, chr(10), 2);
+
+-- name: load_approvals
+-- Approvals by id.
+SELECT
+    a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at
+FROM approvals AS a WHERE a.approval_id = ANY($1::text[]);
+
+-- name: load_keys
+-- Who some keys belong to.
+SELECT k.key_id, k.flow_id, k.step_id, k.digest, k.created_at, k.expires_at FROM key_owners AS k WHERE k.key_id = ANY($1::text[]);
+
+-- name: load_policies
+-- Policies by id, those that were deleted among them.
+SELECT p.policy_id, p.version, p.definition, p.source, p.changed_by, p.created_at, p.updated_at
+FROM policies AS p WHERE p.policy_id = ANY($1::text[]);
+
+-- name: load_subscriptions
+-- Subscriptions by id.
+SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = ANY($1::text[]);
+
+-- name: load_deliveries
+-- Deliveries by id.
+SELECT d.delivery_id, d.subscription_id, d.flow_id, d.type, d.body, d.attempt, d.due_at, d.note, d.created_at
+FROM deliveries AS d WHERE d.delivery_id = ANY($1::text[]);
+
+-- name: load_controls
+-- The revision of the controls, with every policy and subscription unless the revision is the one that is known.
+SELECT c.revision, o.kind, o.id, o.version, o.definition
+FROM unnest($1::bigint[]) AS known (revision) CROSS JOIN controls AS c
+LEFT JOIN (
+    SELECT 'policy' AS kind, policy_id AS id, version, definition FROM policies WHERE definition IS NOT NULL
+    UNION ALL
+    SELECT 'subscription', subscription_id, 0, definition FROM subscriptions
+) AS o ON c.revision <> known.revision;
+
 -- name: find_claimable
 -- Work that may be sent now, in some lanes: the longest due of each lane, at most a lane's share of each.
 SELECT due.work_id, due.flow_id
@@ -185,6 +236,15 @@ SELECT call_id FROM cancel_calls WHERE due_at <= :now ORDER BY due_at LIMIT :lim
 -- name: find_due_schedules
 -- Schedules whose next tick has come, the longest due first. Their own rows are locked: they belong to no flow.
 SELECT schedule_id FROM schedules WHERE next_at <= :now ORDER BY next_at LIMIT :limit FOR UPDATE SKIP LOCKED;
+
+-- name: find_expired_approvals
+-- Approvals that nobody gave in time, the longest ago first, of flows that nobody else has in hand.
+SELECT a.approval_id, a.flow_id FROM approvals AS a JOIN flows AS f ON f.flow_id = a.flow_id
+WHERE a.status = 'pending' AND a.expires_at <= :now ORDER BY a.expires_at LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
+
+-- name: find_deliveries
+-- Deliveries to be made now, the longest due first. Their own rows are locked: whoever has one in hand makes it.
+SELECT delivery_id FROM deliveries WHERE due_at <= :now ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED;
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
@@ -366,6 +426,94 @@ ON CONFLICT (call_id) DO UPDATE SET attempt = excluded.attempt, due_at = exclude
 -- name: delete_calls
 DELETE FROM cancel_calls WHERE call_id = ANY($1::text[]);
 
+-- name: put_gates
+-- What the gate knows of a step, new or changed.
+INSERT INTO gates (
+    flow_id, step_id, work_id, idempotency_key, gate_count, completion_count, first_at, last_at,
+    decision, standing, decision_id, input_digest, approval_id, holder, completed_at, completed_work_id,
+    facts
+)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::integer[], $7::bigint[], $8::bigint[],
+    $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::bigint[], $16::text[],
+    $17::text[]
+)
+ON CONFLICT (flow_id, step_id) DO UPDATE SET
+    work_id = excluded.work_id, gate_count = excluded.gate_count, completion_count = excluded.completion_count,
+    last_at = excluded.last_at, decision = excluded.decision, standing = excluded.standing,
+    decision_id = excluded.decision_id, input_digest = excluded.input_digest, approval_id = excluded.approval_id,
+    holder = excluded.holder, completed_at = excluded.completed_at, completed_work_id = excluded.completed_work_id,
+    facts = excluded.facts;
+
+-- name: put_approvals
+-- An approval, new or decided: what was decided stays so.
+INSERT INTO approvals (
+    approval_id, flow_id, step_id, work_id, attempt, digest, status, requested_at, expires_at,
+    approvals, separate_requester, severity, requester, reason, policies, arguments, reviews,
+    decided_at
+)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[], $8::bigint[], $9::bigint[],
+    $10::integer[], $11::boolean[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[],
+    $18::bigint[]
+)
+ON CONFLICT (approval_id) DO UPDATE SET
+    status = excluded.status, reviews = excluded.reviews, decided_at = excluded.decided_at
+WHERE approvals.status = 'pending';
+
+-- name: put_keys
+-- Whom a key belongs to from now on.
+INSERT INTO key_owners (key_id, flow_id, step_id, digest, created_at, expires_at)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[]
+)
+ON CONFLICT (key_id) DO UPDATE SET
+    flow_id = excluded.flow_id, step_id = excluded.step_id, digest = excluded.digest,
+    created_at = excluded.created_at, expires_at = excluded.expires_at;
+
+-- name: put_policies
+-- A policy as it is now; without a definition it is deleted.
+INSERT INTO policies (policy_id, version, definition, source, changed_by, created_at, updated_at)
+SELECT * FROM unnest(
+    $1::text[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[]
+)
+ON CONFLICT (policy_id) DO UPDATE SET
+    version = excluded.version, definition = excluded.definition, source = excluded.source,
+    changed_by = excluded.changed_by, updated_at = excluded.updated_at;
+
+-- name: insert_policy_versions
+INSERT INTO policy_versions (policy_id, version, definition, source, changed_by, at)
+SELECT * FROM unnest(
+    $1::text[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::bigint[]
+);
+
+-- name: put_subscriptions
+INSERT INTO subscriptions (subscription_id, definition, created_at, updated_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
+ON CONFLICT (subscription_id) DO UPDATE SET definition = excluded.definition, updated_at = excluded.updated_at;
+
+-- name: delete_subscriptions
+DELETE FROM subscriptions WHERE subscription_id = ANY($1::text[]);
+
+-- name: drop_deliveries
+-- What a subscriber that is no more was still to be told.
+DELETE FROM deliveries WHERE subscription_id = ANY($1::text[]);
+
+-- name: raise_controls
+-- Policies or subscriptions have changed. Whoever writes holds the lock of the row (lock_controls).
+UPDATE controls SET revision = revision + change.changes FROM unnest($1::bigint[]) AS change (changes);
+
+-- name: put_deliveries
+-- A delivery, new, to be tried again later, or given up.
+INSERT INTO deliveries (delivery_id, subscription_id, flow_id, type, body, attempt, due_at, note, created_at)
+SELECT * FROM unnest(
+    $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::text[], $9::bigint[]
+)
+ON CONFLICT (delivery_id) DO UPDATE SET attempt = excluded.attempt, due_at = excluded.due_at, note = excluded.note;
+
+-- name: delete_deliveries
+DELETE FROM deliveries WHERE delivery_id = ANY($1::text[]);
+
 -- name: put_schedules
 -- A schedule, new or changed, or moved on to its next tick.
 INSERT INTO schedules (
@@ -424,12 +572,21 @@ SELECT min(due_at) FROM cancel_calls;
 -- When the next tick of any schedule is due.
 SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL;
 
+-- name: next_approval
+-- When the next approval expires.
+SELECT min(expires_at) FROM approvals WHERE status = 'pending';
+
+-- name: next_delivery
+SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL;
+
 -- name: open_work_by_state
 -- How much work is open, by state.
 SELECT status, count(*) FROM work
 WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL GROUP BY status
 UNION ALL
-SELECT 'active', count(*) FROM work WHERE status = 'active';
+SELECT 'active', count(*) FROM work WHERE status = 'active'
+UNION ALL
+SELECT 'held', count(*) FROM work WHERE status = 'held';
 
 -- name: oldest_waiting
 -- For every step with work out, since when its oldest item waits: one seek a step.
@@ -590,6 +747,91 @@ SELECT schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at
     last_error, created_at, updated_at
 FROM schedules WHERE schedule_id > coalesce(:after::text, '') ORDER BY schedule_id LIMIT :limit;
 
+-- name: list_gated_work
+-- What agents were let run and have not reported, the oldest first: without what somebody has claimed at this moment.
+SELECT w.ordinal, w.work_id, w.flow_id, w.step_id, w.item, w.status, w.attempt, w.due_at, w.deadline_at, w.hold,
+    w.progress, w.message, w.result, w.error, w.created_at, w.sent_at, w.acknowledged_at, w.recorded_at,
+    w.idempotency_key, w.redrive_of, w.undoes, w.child_flow_id
+FROM work AS w JOIN gates AS g ON g.flow_id = w.flow_id AND g.step_id = w.step_id AND g.work_id = w.work_id
+WHERE w.version = 'gate' AND w.status IN ('active', 'not_completed')
+    AND NOT (w.status = 'active' AND g.holder IS NOT NULL AND w.deadline_at > :now)
+    AND (:after::bigint IS NULL OR w.ordinal > :after)
+    AND (:step_id::text IS NULL OR w.step_id = :step_id)
+ORDER BY w.ordinal LIMIT :limit;
+
+-- name: get_gates
+-- What the gate knows of the steps of a flow, in the order in which they were asked for.
+SELECT g.flow_id, g.step_id, g.work_id, g.idempotency_key, g.gate_count, g.completion_count, g.first_at, g.last_at,
+    g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
+    g.facts, w.status, w.deadline_at, w.attempt, w.error, a.status
+FROM gates AS g JOIN work AS w ON w.work_id = g.work_id LEFT JOIN approvals AS a ON a.approval_id = g.approval_id
+WHERE g.flow_id = :flow_id ORDER BY g.first_at, g.step_id;
+
+-- name: list_workflows
+-- Newest first. Each filter is off while its parameter is null.
+SELECT f.ordinal, f.flow_id, f.status, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.options
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE f.plan = 'cooperative'
+    AND (:before::bigint IS NULL OR f.ordinal < :before)
+    AND (:status::text IS NULL OR f.status = :status)
+    AND (:source::text IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS l WHERE l.label = :source AND l.flow_id = f.flow_id
+    ))
+    AND (:trace_id::text IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS l WHERE l.label = :trace_id AND l.flow_id = f.flow_id
+    ))
+    AND (:label::text IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS l WHERE l.label = :label AND l.flow_id = f.flow_id
+    ))
+ORDER BY f.ordinal DESC LIMIT :limit;
+
+-- name: get_workflow
+SELECT f.ordinal, f.flow_id, f.status, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.options
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE f.flow_id = :flow_id AND f.plan = 'cooperative';
+
+-- name: get_approval
+SELECT a.ordinal, a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at FROM approvals AS a WHERE a.approval_id = :approval_id;
+
+-- name: list_approvals
+-- Oldest first. Each filter is off while its parameter is null.
+SELECT a.ordinal, a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at
+FROM approvals AS a
+WHERE (:after::bigint IS NULL OR a.ordinal > :after)
+    AND (:status::text IS NULL OR a.status = :status)
+    AND (:flow_id::text IS NULL OR a.flow_id = :flow_id)
+ORDER BY a.ordinal LIMIT :limit;
+
+-- name: get_policy
+SELECT p.policy_id, p.version, p.definition, p.source, p.changed_by, p.created_at, p.updated_at FROM policies AS p WHERE p.policy_id = :policy_id AND p.definition IS NOT NULL;
+
+-- name: list_policies
+-- By id, behind the one that the last page ended with.
+SELECT p.policy_id, p.version, p.definition, p.source, p.changed_by, p.created_at, p.updated_at FROM policies AS p
+WHERE p.policy_id > coalesce(:after::text, '') AND p.definition IS NOT NULL ORDER BY p.policy_id LIMIT :limit;
+
+-- name: policy_versions
+-- Newest first.
+SELECT policy_id, version, definition, source, changed_by, at FROM policy_versions
+WHERE policy_id = :policy_id ORDER BY version DESC LIMIT :limit;
+
+-- name: get_subscription
+SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = :subscription_id;
+
+-- name: list_subscriptions
+-- By id, behind the one that the last page ended with.
+SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s
+WHERE s.subscription_id > coalesce(:after::text, '') ORDER BY s.subscription_id LIMIT :limit;
+
+-- name: list_deliveries
+-- What a subscriber was not told yet, the oldest first.
+SELECT d.ordinal, d.delivery_id, d.subscription_id, d.flow_id, d.type, d.body, d.attempt, d.due_at, d.note, d.created_at FROM deliveries AS d
+WHERE d.subscription_id = :subscription_id AND (:after::bigint IS NULL OR d.ordinal > :after) ORDER BY d.ordinal LIMIT :limit;
+
 -- name: doctor_versions
 SELECT version, step_id, definition FROM step_versions;
 
@@ -604,6 +846,20 @@ FROM flow_steps AS s WHERE s.flow_id = ANY($1::text[]);
 
 -- name: doctor_work
 SELECT w.work_id FROM work AS w WHERE w.flow_id = ANY($1::text[]);
+
+-- name: doctor_gates
+SELECT
+    g.flow_id, g.step_id, g.work_id, g.idempotency_key, g.gate_count, g.completion_count, g.first_at, g.last_at,
+    g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
+    g.facts
+FROM gates AS g WHERE g.flow_id = ANY($1::text[]);
+
+-- name: doctor_approvals
+SELECT
+    a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at
+FROM approvals AS a WHERE a.flow_id = ANY($1::text[]);
 
 -- name: doctor_journal
 SELECT j.flow_id, j.work_id, j.at, j.events
@@ -639,6 +895,18 @@ DELETE FROM cancel_calls WHERE call_id IN (SELECT w.work_id FROM work AS w WHERE
 -- name: prune_labels
 DELETE FROM flow_labels AS l USING unnest($1::text[], $2::text[]) AS gone (label, flow_id)
 WHERE l.label = gone.label AND l.flow_id = gone.flow_id;
+
+-- name: prune_gates
+DELETE FROM gates WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_approvals
+DELETE FROM approvals WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_keys
+DELETE FROM key_owners WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_deliveries
+DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);
 
 -- name: prune_work
 DELETE FROM work WHERE flow_id = ANY($1::text[]);
@@ -683,6 +951,14 @@ UPDATE flow_steps SET
         || '","message":"no longer kept"}'
     END
 WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_approvals
+-- Who decided what stays; what it was about does not.
+UPDATE approvals SET arguments = NULL WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_deliveries
+-- A delivery that nobody took is what the flow carried, too.
+DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);
 
 -- name: empty_flows
 UPDATE flows SET pruned_at = change.pruned_at, revision = flows.revision + 1

@@ -76,7 +76,11 @@ def _can_be_proved(world: World, remembered: set[str]) -> bool:
     if not changes.any():
         return not remembered
     changed = changes.touched()
-    return changed >= remembered and not changed.isdisjoint(world.revisions) and not (changes.current or changes.plans)
+    return (
+        changed >= remembered
+        and not changed.isdisjoint(world.revisions)
+        and not (changes.current or changes.plans or changes.changes_controls)
+    )
 
 
 async def _read(connection: Connection, world: World, needs: Needs, defaults: WorkDefaults) -> bool:
@@ -103,7 +107,7 @@ async def write_decided(connection: Connection, batch: Batch, memory: Memory) ->
     writes = sorted(
         writes_of(changes, world.revisions), key=lambda write: write.query != "update_flows"
     )  # its lock first
-    text, parameters = proving(writes, world.node_id if claims else None)
+    text, parameters = proving(writes, world.controls_revision, world.node_id if claims else None)
     taken = memory.take_out(changes.touched())
     try:
         async with asyncio.timeout(TRANSACTION_SECONDS):

@@ -89,11 +89,16 @@ def _count(query: str) -> str:
     return f"(SELECT count(*) FROM {query})"  # noqa: S608 (our own names)
 
 
+_CONTROLS = "SELECT revision FROM controls"
+"""Seen as it was before the statement, by which it may rise."""
+
+
 @cache
 def _combined(shape: Shape) -> str:
     told = [_count(query) for query, _ in shape]
     if any(query == "append_journal" for query, _ in shape):
         told.append("(SELECT min(seq) FROM append_journal)")
+    told.append(f"({_CONTROLS}) AS controls_seen")
     return f"{_with(shape)}\nSELECT {', '.join(told)}"
 
 
@@ -101,8 +106,9 @@ def _combined(shape: Shape) -> str:
 def _proving(shape: Shape, *, claims: bool) -> str:
     parameters = sum(width for _, width in shape)
     proof = [f"{_count(query)} = ${parameters + place}" for place, (query, _) in enumerate(shape, 1)]
+    proof.append(f"({_CONTROLS}) = ${parameters + len(shape) + 1}")
     if claims:
-        alive = COORDINATION["check_leases"].replace("$1", f"${parameters + len(shape) + 1}")
+        alive = COORDINATION["check_leases"].replace("$1", f"${parameters + len(shape) + 2}")
         proof.append(f"EXISTS ({alive})")
     return f"{_with(shape)}\nSELECT 1 / CASE WHEN {' AND '.join(proof)} THEN 1 ELSE 0 END"
 
@@ -119,19 +125,20 @@ def combined(writes: list[Write]) -> tuple[str, list[Any]]:
         return _combined(shape), values
 
 
-def proving(writes: list[Write], node_id: str | None) -> tuple[str, list[Any]]:
+def proving(writes: list[Write], controls: int, node_id: str | None) -> tuple[str, list[Any]]:
     """The same as a statement that divides by zero, and so writes nothing, unless each write wrote all its rows.
 
-    ``node_id``: nor if this node's lease has lapsed.
+    ``controls``: nor if policies and subscriptions are not at this revision. ``node_id``: nor if this node's lease has
+    lapsed.
     """
     shape, values = _columns(writes)
     text = _proving(shape, claims=node_id is not None)
     counts = [len(write.rows) for write in writes]
     nodes = [] if node_id is None else [node_id]
     try:
-        return packed(text), [*(pack(column) for column in values), *counts, *nodes]
+        return packed(text), [*(pack(column) for column in values), *counts, controls, *nodes]
     except Unpackable:
-        return text, [*values, *counts, *([nodes] if nodes else [])]
+        return text, [*values, *counts, controls, *([nodes] if nodes else [])]
 
 
 def _columns(writes: list[Write]) -> tuple[Shape, list[Any]]:

@@ -3,11 +3,12 @@
 It is the long way, which every batch can go; the short one is in shortcut.py.
 
 The protocol. Who changes anything of a flow holds the lock of the flow's row. A batch takes its locks in one order:
-flows by id, then cancel calls by id, then schedules by id and the right to make new ones, then the right to count
-what a step has sent, by step; searches come last and never wait. What it misses while deciding is locked without
-waiting; if another holds it, the batch begins again with everything that it now knows it needs. Writing waits once
-more: for the right to change the register of steps, then for another batch that makes a flow of the same id, flows in
-the order of their ids. So batches wait for each other, but never in a circle.
+flows by id, then cancel calls by id, deliveries by id, then schedules by id and the right to make new ones, then the
+right to count what a step has sent, by step, then the right to give keys away, by key; searches come last and never
+wait. What it misses while deciding is locked without waiting; if another holds it, the batch begins again with
+everything that it now knows it needs. Writing waits once more: for the right to change the register of steps, for that
+to change policies and subscriptions, then for another batch that makes a flow of the same id, flows in the order of
+their ids. So batches wait for each other, but never in a circle.
 
 Rows are read after their locks were taken, by statements of their own: each sees all that was committed before
 (read committed). What is durable when: after COMMIT was answered. If the answer is lost, ``Unanswered`` carries the
@@ -134,12 +135,19 @@ async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> dict[str
     if needs.calls:
         text = COORDINATION["lock_calls"]
         await _fetch(connection, text if wait else f"{text} NOWAIT", needs.calls)
+    if needs.deliveries:
+        text = COORDINATION["lock_deliveries"]
+        await _fetch(connection, text if wait else f"{text} NOWAIT", needs.deliveries)
     if needs.schedules:
         await _lock_schedules(connection, needs.schedules, wait=wait)
     if counted := needs.active_counts | needs.rates:
         rows = await _fetch(connection, COORDINATION["lock_steps" if wait else "try_lock_steps"], counted)
         if not wait and not rows[0][0]:
             raise BeginAgain("another node counts what is out of the same step")
+    if needs.keys:
+        rows = await _fetch(connection, COORDINATION["lock_keys" if wait else "try_lock_keys"], needs.keys)
+        if not wait and not rows[0][0]:
+            raise BeginAgain("another node gives the same key to somebody")
     return locked
 
 
@@ -173,7 +181,8 @@ async def _load(connection: Connection, needs: Needs) -> dict[str, list[Any]]:
 def _flows_of(loaded: dict[str, list[Any]]) -> set[str]:
     """The flows of which something that changes was loaded."""
     found = {row[1] for row in loaded.get("load_work", ())}
-    for query in ("load_flows", "load_steps", "load_whole_steps"):
+    found.update(row[1] for row in loaded.get("load_approvals", ()))
+    for query in ("load_flows", "load_steps", "load_whole_steps", "load_gates"):
         found.update(row[0] for row in loaded.get(query, ()))
     return found
 
@@ -191,15 +200,25 @@ async def _write(connection: Connection, batch: Batch) -> Mark | None:
             raise LeaseLost("this node's lease has lapsed: it claims nothing until it has a new one")
     if changes.current:
         await connection.fetch(COORDINATION["lock_register"])
+    if changes.changes_controls:
+        _check_controls(batch, await connection.fetchval(COORDINATION["lock_controls"]))
     writes = list(writes_of(changes, batch.world.revisions))
     text, parameters = combined(writes)
     told = await connection.fetchrow(text, *parameters)
     assert told is not None
+    _check_controls(batch, told["controls_seen"])
     for write, changed in zip(writes, told, strict=False):
         if write.exact and changed != len(write.rows):
             raise GuardRefused(f"{len(write.rows) - changed} of {len(write.rows)} rows: {write.query}")
     first = next((write.rows[0] for write in writes if write.query == "append_journal"), None)
     return None if first is None else Mark(first, told[len(writes)])
+
+
+def _check_controls(batch: Batch, revision: int) -> None:
+    """Nobody writes who has decided by other policies than those in force."""
+    if revision != batch.world.controls_revision:
+        batch.world.forget_controls()
+        raise BeginAgain("policies or subscriptions have changed meanwhile")
 
 
 async def _commit(connection: Connection, mark: Mark | None) -> None:

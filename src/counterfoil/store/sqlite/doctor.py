@@ -69,5 +69,7 @@ def _rows(connection: sqlite3.Connection, flow_ids: list[str]) -> FlowRows:
         steps=ask("doctor_steps", flow_ids),
         work=ask("load_work", ask("doctor_work", flow_ids)),
         entries=connection.execute(QUERIES["doctor_journal"], (orjson.dumps(flow_ids).decode(),)),
+        gates=ask("doctor_gates", flow_ids),
+        approvals=ask("doctor_approvals", flow_ids),
         pruned=ask("doctor_pruned", flow_ids),
     )

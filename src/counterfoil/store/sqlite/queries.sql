@@ -118,6 +118,71 @@ FROM json_each(?) AS wanted CROSS JOIN schedules AS s ON s.schedule_id = wanted.
 SELECT json_group_array(json_array(r.step_id, r.most, r.sent))
 FROM json_each(?) AS wanted CROSS JOIN step_rates AS r ON r.step_id = wanted.value;
 
+-- name: load_gate_work
+-- Ids of the work that the gates of some steps let through last. The key of a step is its flow, a line feed, its id.
+SELECT json_group_array(g.work_id)
+FROM json_each(?) AS wanted CROSS JOIN gates AS g
+ON g.flow_id = substr(wanted.value, 1, instr(wanted.value, char(10)) - 1)
+    AND g.step_id = substr(wanted.value, instr(wanted.value, char(10)) + 1);
+
+-- name: load_gates
+-- What the gate knows of some steps.
+SELECT json_group_array(json_array(
+    g.flow_id, g.step_id, g.work_id, g.idempotency_key, g.gate_count, g.completion_count, g.first_at, g.last_at,
+    g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
+    g.facts
+))
+FROM json_each(?) AS wanted CROSS JOIN gates AS g
+ON g.flow_id = substr(wanted.value, 1, instr(wanted.value, char(10)) - 1)
+    AND g.step_id = substr(wanted.value, instr(wanted.value, char(10)) + 1);
+
+-- name: load_approvals
+-- Approvals by id.
+SELECT json_group_array(json_array(
+    a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at
+))
+FROM json_each(?) AS wanted CROSS JOIN approvals AS a ON a.approval_id = wanted.value;
+
+-- name: load_keys
+-- Who some keys belong to.
+SELECT json_group_array(json_array(
+    k.key_id, k.flow_id, k.step_id, k.digest, k.created_at, k.expires_at
+))
+FROM json_each(?) AS wanted CROSS JOIN key_owners AS k ON k.key_id = wanted.value;
+
+-- name: load_policies
+-- Policies by id, those that were deleted among them.
+SELECT json_group_array(json_array(
+    p.policy_id, p.version, p.definition, p.source, p.changed_by, p.created_at, p.updated_at
+))
+FROM json_each(?) AS wanted CROSS JOIN policies AS p ON p.policy_id = wanted.value;
+
+-- name: load_subscriptions
+-- Subscriptions by id.
+SELECT json_group_array(json_array(
+    s.subscription_id, s.definition, s.created_at, s.updated_at
+))
+FROM json_each(?) AS wanted CROSS JOIN subscriptions AS s ON s.subscription_id = wanted.value;
+
+-- name: load_deliveries
+-- Deliveries by id.
+SELECT json_group_array(json_array(
+    d.delivery_id, d.subscription_id, d.flow_id, d.type, d.body, d.attempt, d.due_at, d.note, d.created_at
+))
+FROM json_each(?) AS wanted CROSS JOIN deliveries AS d ON d.delivery_id = wanted.value;
+
+-- name: load_controls
+-- The revision of the controls, with every policy and subscription unless the revision is the one that is known.
+SELECT json_group_array(json_array(c.revision, o.kind, o.id, o.version, o.definition))
+FROM json_each(?) AS known CROSS JOIN controls AS c
+LEFT JOIN (
+    SELECT 'policy' AS kind, policy_id AS id, version, definition FROM policies WHERE definition IS NOT NULL
+    UNION ALL
+    SELECT 'subscription', subscription_id, 0, definition FROM subscriptions
+) AS o ON c.revision <> CAST(known.value AS INTEGER);
+
 -- name: find_claimable
 -- Work that may be sent now, in some lanes: the longest due of each lane, at most a lane's share of each.
 SELECT w.work_id, w.flow_id
@@ -183,6 +248,14 @@ SELECT call_id FROM cancel_calls WHERE due_at <= :now ORDER BY due_at LIMIT :lim
 -- name: find_due_schedules
 -- Schedules whose next tick has come, the longest due first.
 SELECT schedule_id FROM schedules WHERE next_at <= :now ORDER BY next_at LIMIT :limit;
+
+-- name: find_expired_approvals
+-- Approvals that nobody gave in time, the longest ago first.
+SELECT approval_id, flow_id FROM approvals WHERE status = 'pending' AND expires_at <= :now ORDER BY expires_at LIMIT :limit;
+
+-- name: find_deliveries
+-- Deliveries to be made now, the longest due first.
+SELECT delivery_id FROM deliveries WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
@@ -342,6 +415,79 @@ ON CONFLICT (call_id) DO UPDATE SET attempt = excluded.attempt, due_at = exclude
 -- name: delete_calls
 DELETE FROM cancel_calls WHERE call_id IN (VALUES :rows);
 
+-- name: put_gates
+-- What the gate knows of a step, new or changed.
+INSERT INTO gates (
+    flow_id, step_id, work_id, idempotency_key, gate_count, completion_count, first_at, last_at,
+    decision, standing, decision_id, input_digest, approval_id, holder, completed_at, completed_work_id,
+    facts
+)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (flow_id, step_id) DO UPDATE SET
+    work_id = excluded.work_id, gate_count = excluded.gate_count, completion_count = excluded.completion_count,
+    last_at = excluded.last_at, decision = excluded.decision, standing = excluded.standing,
+    decision_id = excluded.decision_id, input_digest = excluded.input_digest, approval_id = excluded.approval_id,
+    holder = excluded.holder, completed_at = excluded.completed_at, completed_work_id = excluded.completed_work_id,
+    facts = excluded.facts;
+
+-- name: put_approvals
+-- An approval, new or decided: what was decided stays so.
+INSERT INTO approvals (
+    approval_id, flow_id, step_id, work_id, attempt, digest, status, requested_at, expires_at,
+    approvals, separate_requester, severity, requester, reason, policies, arguments, reviews,
+    decided_at
+)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (approval_id) DO UPDATE SET
+    status = excluded.status, reviews = excluded.reviews, decided_at = excluded.decided_at
+WHERE approvals.status = 'pending';
+
+-- name: put_keys
+-- Whom a key belongs to from now on.
+INSERT INTO key_owners (key_id, flow_id, step_id, digest, created_at, expires_at)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (key_id) DO UPDATE SET
+    flow_id = excluded.flow_id, step_id = excluded.step_id, digest = excluded.digest,
+    created_at = excluded.created_at, expires_at = excluded.expires_at;
+
+-- name: put_policies
+-- A policy as it is now; without a definition it is deleted.
+INSERT INTO policies (policy_id, version, definition, source, changed_by, created_at, updated_at)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (policy_id) DO UPDATE SET
+    version = excluded.version, definition = excluded.definition, source = excluded.source,
+    changed_by = excluded.changed_by, updated_at = excluded.updated_at;
+
+-- name: insert_policy_versions
+INSERT INTO policy_versions (policy_id, version, definition, source, changed_by, at)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
+
+-- name: put_subscriptions
+INSERT INTO subscriptions (subscription_id, definition, created_at, updated_at)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (subscription_id) DO UPDATE SET definition = excluded.definition, updated_at = excluded.updated_at;
+
+-- name: delete_subscriptions
+DELETE FROM subscriptions WHERE subscription_id IN (VALUES :rows);
+
+-- name: drop_deliveries
+-- What a subscriber that is no more was still to be told.
+DELETE FROM deliveries WHERE subscription_id IN (VALUES :rows);
+
+-- name: raise_controls
+-- Policies or subscriptions have changed.
+UPDATE controls SET revision = revision + change.changes
+FROM (WITH change (changes) AS (VALUES :rows) SELECT * FROM change) AS change;
+
+-- name: put_deliveries
+-- A delivery, new, to be tried again later, or given up.
+INSERT INTO deliveries (delivery_id, subscription_id, flow_id, type, body, attempt, due_at, note, created_at)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (delivery_id) DO UPDATE SET attempt = excluded.attempt, due_at = excluded.due_at, note = excluded.note;
+
+-- name: delete_deliveries
+DELETE FROM deliveries WHERE delivery_id IN (VALUES :rows);
+
 -- name: put_schedules
 -- A schedule, new or changed, or moved on to its next tick.
 INSERT INTO schedules (
@@ -394,12 +540,21 @@ SELECT min(due_at) FROM cancel_calls;
 -- When the next tick of any schedule is due.
 SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL;
 
+-- name: next_approval
+-- When the next approval expires.
+SELECT min(expires_at) FROM approvals WHERE status = 'pending';
+
+-- name: next_delivery
+SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL;
+
 -- name: open_work_by_state
 -- How much work is open, by state.
 SELECT status, count(*) FROM work
 WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL GROUP BY status
 UNION ALL
-SELECT 'active', count(*) FROM work WHERE status = 'active';
+SELECT 'active', count(*) FROM work WHERE status = 'active'
+UNION ALL
+SELECT 'held', count(*) FROM work WHERE status = 'held';
 
 -- name: oldest_waiting
 -- For every step with work out, since when its oldest item waits: one seek a step.
@@ -548,6 +703,91 @@ SELECT schedule_id, cron, timezone, every_ms, flow, catch_up, enabled, anchor_at
     last_error, created_at, updated_at
 FROM schedules WHERE schedule_id > coalesce(:after, '') ORDER BY schedule_id LIMIT :limit;
 
+-- name: list_gated_work
+-- What agents were let run and have not reported, the oldest first: without what somebody has claimed at this moment.
+SELECT w.ordinal, w.work_id, w.flow_id, w.step_id, w.item, w.status, w.attempt, w.due_at, w.deadline_at, w.hold,
+    w.progress, w.message, w.result, w.error, w.created_at, w.sent_at, w.acknowledged_at, w.recorded_at,
+    w.idempotency_key, w.redrive_of, w.undoes, w.child_flow_id
+FROM work AS w JOIN gates AS g ON g.flow_id = w.flow_id AND g.step_id = w.step_id AND g.work_id = w.work_id
+WHERE w.version = 'gate' AND w.status IN ('active', 'not_completed')
+    AND NOT (w.status = 'active' AND g.holder IS NOT NULL AND w.deadline_at > :now)
+    AND (:after IS NULL OR w.ordinal > :after)
+    AND (:step_id IS NULL OR w.step_id = :step_id)
+ORDER BY w.ordinal LIMIT :limit;
+
+-- name: get_gates
+-- What the gate knows of the steps of a flow, in the order in which they were asked for.
+SELECT g.flow_id, g.step_id, g.work_id, g.idempotency_key, g.gate_count, g.completion_count, g.first_at, g.last_at,
+    g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
+    g.facts, w.status, w.deadline_at, w.attempt, w.error, a.status
+FROM gates AS g JOIN work AS w ON w.work_id = g.work_id LEFT JOIN approvals AS a ON a.approval_id = g.approval_id
+WHERE g.flow_id = :flow_id ORDER BY g.first_at, g.step_id;
+
+-- name: list_workflows
+-- Newest first. Each filter is off while its parameter is null.
+SELECT f.ordinal, f.flow_id, f.status, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.options
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE f.plan = 'cooperative'
+    AND (:before IS NULL OR f.ordinal < :before)
+    AND (:status IS NULL OR f.status = :status)
+    AND (:source IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS l WHERE l.label = :source AND l.flow_id = f.flow_id
+    ))
+    AND (:trace_id IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS l WHERE l.label = :trace_id AND l.flow_id = f.flow_id
+    ))
+    AND (:label IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS l WHERE l.label = :label AND l.flow_id = f.flow_id
+    ))
+ORDER BY f.ordinal DESC LIMIT :limit;
+
+-- name: get_workflow
+SELECT f.ordinal, f.flow_id, f.status, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.options
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE f.flow_id = :flow_id AND f.plan = 'cooperative';
+
+-- name: get_approval
+SELECT a.ordinal, a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at FROM approvals AS a WHERE a.approval_id = :approval_id;
+
+-- name: list_approvals
+-- Oldest first. Each filter is off while its parameter is null.
+SELECT a.ordinal, a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at
+FROM approvals AS a
+WHERE (:after IS NULL OR a.ordinal > :after)
+    AND (:status IS NULL OR a.status = :status)
+    AND (:flow_id IS NULL OR a.flow_id = :flow_id)
+ORDER BY a.ordinal LIMIT :limit;
+
+-- name: get_policy
+SELECT p.policy_id, p.version, p.definition, p.source, p.changed_by, p.created_at, p.updated_at FROM policies AS p WHERE p.policy_id = :policy_id AND p.definition IS NOT NULL;
+
+-- name: list_policies
+-- By id, behind the one that the last page ended with.
+SELECT p.policy_id, p.version, p.definition, p.source, p.changed_by, p.created_at, p.updated_at FROM policies AS p
+WHERE p.policy_id > coalesce(:after, '') AND p.definition IS NOT NULL ORDER BY p.policy_id LIMIT :limit;
+
+-- name: policy_versions
+-- Newest first.
+SELECT policy_id, version, definition, source, changed_by, at FROM policy_versions
+WHERE policy_id = :policy_id ORDER BY version DESC LIMIT :limit;
+
+-- name: get_subscription
+SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = :subscription_id;
+
+-- name: list_subscriptions
+-- By id, behind the one that the last page ended with.
+SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s
+WHERE s.subscription_id > coalesce(:after, '') ORDER BY s.subscription_id LIMIT :limit;
+
+-- name: list_deliveries
+-- What a subscriber was not told yet, the oldest first.
+SELECT d.ordinal, d.delivery_id, d.subscription_id, d.flow_id, d.type, d.body, d.attempt, d.due_at, d.note, d.created_at FROM deliveries AS d
+WHERE d.subscription_id = :subscription_id AND (:after IS NULL OR d.ordinal > :after) ORDER BY d.ordinal LIMIT :limit;
+
 -- name: doctor_versions
 SELECT version, step_id, definition FROM step_versions;
 
@@ -563,6 +803,22 @@ FROM json_each(?) AS wanted CROSS JOIN flow_steps AS s ON s.flow_id = wanted.val
 
 -- name: doctor_work
 SELECT json_group_array(w.work_id) FROM json_each(?) AS wanted CROSS JOIN work AS w ON w.flow_id = wanted.value;
+
+-- name: doctor_gates
+SELECT json_group_array(json_array(
+    g.flow_id, g.step_id, g.work_id, g.idempotency_key, g.gate_count, g.completion_count, g.first_at, g.last_at,
+    g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
+    g.facts
+))
+FROM json_each(?) AS wanted CROSS JOIN gates AS g ON g.flow_id = wanted.value;
+
+-- name: doctor_approvals
+SELECT json_group_array(json_array(
+    a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at
+))
+FROM json_each(?) AS wanted CROSS JOIN approvals AS a ON a.flow_id = wanted.value;
 
 -- name: doctor_journal
 SELECT j.flow_id, j.work_id, j.at, j.events
@@ -598,6 +854,18 @@ DELETE FROM cancel_calls WHERE call_id IN (SELECT w.work_id FROM work AS w WHERE
 -- name: prune_labels
 -- By way of a SELECT: SQLite looks through the whole table for rows that are compared with VALUES.
 DELETE FROM flow_labels WHERE (label, flow_id) IN (SELECT column1, column2 FROM (VALUES :rows));
+
+-- name: prune_gates
+DELETE FROM gates WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_approvals
+DELETE FROM approvals WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_keys
+DELETE FROM key_owners WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_deliveries
+DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);
 
 -- name: prune_work
 DELETE FROM work WHERE flow_id IN (VALUES :rows);
@@ -638,6 +906,14 @@ UPDATE flow_steps SET
         json_object('code', coalesce(error ->> '$.code', 'UNKNOWN'), 'message', 'no longer kept')
     END
 WHERE flow_id IN (VALUES :rows);
+
+-- name: empty_approvals
+-- Who decided what stays; what it was about does not.
+UPDATE approvals SET arguments = NULL WHERE flow_id IN (VALUES :rows);
+
+-- name: empty_deliveries
+-- A delivery that nobody took is what the flow carried, too.
+DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);
 
 -- name: empty_flows
 UPDATE flows SET pruned_at = change.pruned_at

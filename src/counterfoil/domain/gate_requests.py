@@ -1,0 +1,147 @@
+"""What agents send: workflows to make, steps to ask for and to report, and what people say of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
+
+from counterfoil.domain.canonical import digest
+from counterfoil.domain.durations import parse_duration
+from counterfoil.domain.flows import LabelKey, LabelText
+
+MOST_KEY_CHARACTERS = 255
+"""Of an ``idempotency_key``. The server refuses a longer one before it looks at anything else."""
+
+DEFAULT_WINDOW_MS = 24 * 3_600_000
+
+_TEXT = r"^[^\x00]*$"
+"""Not every database can hold the character NUL."""
+
+ShortText = Annotated[StrictStr, Field(max_length=255, pattern=_TEXT)]
+LongText = Annotated[StrictStr, Field(max_length=4096, pattern=_TEXT)]
+Key = Annotated[StrictStr, Field(max_length=MOST_KEY_CHARACTERS, pattern=_TEXT)]
+Tokens = Annotated[StrictInt, Field(ge=0, le=10**15)]
+Dollars = Annotated[float, Field(ge=0, le=10**12, strict=True)]
+Window = Annotated[
+    int | None,
+    BeforeValidator(lambda value: None if value == "forever" else parse_duration(value)),
+    WithJsonSchema({"type": "string", "examples": ["24h", "7d", "forever"]}),
+]
+"""Milliseconds, or for ever."""
+Scope = Literal["step", "global"]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class CreateWorkflow(_Message):
+    """``POST /api/v1/workflows``."""
+
+    workflow_name: Annotated[ShortText, Field(min_length=1)]
+    source: Annotated[ShortText, Field(min_length=1)] = "external"
+    metadata: Annotated[dict[str, Any], Field(max_length=128)] = {}
+    labels: Annotated[dict[LabelKey, LabelText], Field(max_length=32)] = {}
+    trace_id: Annotated[LabelText, Field(min_length=1, max_length=255)] | None = None
+    total_steps: Annotated[StrictInt, Field(ge=0, le=10**9)] | None = None
+    idempotency_key: Key | None = None
+    """The same key and the same body give the same workflow."""
+    idempotency_scope: Scope = "step"
+    """Of the keys of its steps: ``global`` makes each unique across workflows, for the window."""
+    idempotency_window: Window = DEFAULT_WINDOW_MS
+
+    def content(self) -> str:
+        """By what two requests with one key are known to be the same."""
+        return digest(self.model_dump(mode="json"))
+
+
+class ToolContext(_Message):
+    """The tool that a step calls."""
+
+    tool_name: Annotated[ShortText, Field(min_length=1)]
+    tool_type: ShortText | None = None
+    tool_input: Annotated[dict[str, Any], Field(max_length=1024)] = {}
+
+
+class ClaimRequest(_Message):
+    """An allow that is meant for one agent alone."""
+
+    lease_seconds: Annotated[float, Field(ge=0.1, le=86_400)] = 60.0
+    holder: Annotated[ShortText, Field(min_length=1)] | None = None
+    """Who claims: the same holder may ask again while its lease lives, and prolongs it so."""
+
+
+class GateRequest(_Message):
+    """``POST /api/v1/workflows/{workflow_id}/steps/{step_id}/gate``."""
+
+    step_name: ShortText = ""
+    step_type: ShortText = "tool_call"
+    step_input: Annotated[dict[str, Any], Field(max_length=1024)] = {}
+    tool_context: ToolContext | None = None
+    model: ShortText | None = None
+    provider: ShortText | None = None
+    tokens_in: Tokens | None = None
+    tokens_out: Tokens | None = None
+    cost_usd: Dollars | None = None
+    retry_policy: Literal["idempotent", "reevaluate"] = "idempotent"
+    idempotency_key: Key | None = None
+    idempotency_scope: Scope | None = None
+    idempotency_window: Window | None = None
+    on_duplicate: Literal["refuse", "replay"] = "refuse"
+    claim: ClaimRequest | None = None
+
+    @property
+    def key(self) -> str:
+        """Absent and empty are the same."""
+        return self.idempotency_key or ""
+
+    def arguments(self) -> dict[str, Any]:
+        """What the step is about: what an approval shows."""
+        if self.tool_context is None:
+            return dict(self.step_input)
+        return {**self.step_input, "tool_context": self.tool_context.model_dump(mode="json")}
+
+    def content(self) -> str:
+        """By what two calls are known to ask the same: canonical, so the order of keys does not count."""
+        tool = None if self.tool_context is None else self.tool_context.model_dump(mode="json")
+        return digest([self.step_input, tool])
+
+    def usage(self) -> dict[str, Any]:
+        names = ("model", "provider", "tokens_in", "tokens_out", "cost_usd")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class CompleteStep(_Message):
+    """``POST /api/v1/workflows/{workflow_id}/steps/{step_id}/complete``: done, or tried without success."""
+
+    success: StrictBool = True
+    output: Annotated[dict[str, Any], Field(max_length=1024)] | None = None
+    error: LongText | None = None
+    retriable: StrictBool | None = None
+    tokens_in: Tokens | None = None
+    tokens_out: Tokens | None = None
+    cost_usd: Dollars | None = None
+    idempotency_key: Key | None = None
+
+    @property
+    def key(self) -> str:
+        return self.idempotency_key or ""
+
+    def usage(self) -> dict[str, Any]:
+        names = ("tokens_in", "tokens_out", "cost_usd")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class EndWorkflow(_Message):
+    """``fail`` and ``abort``: why."""
+
+    reason: LongText | None = None
+
+
+class Approve(_Message):
+    comment: LongText | None = None
+
+
+class Reject(_Message):
+    reason: LongText | None = None

@@ -1,0 +1,104 @@
+"""Agents: their workflows, the gate in front of each step, and what they report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from counterfoil.domain import workflows
+from counterfoil.domain.completing import complete
+from counterfoil.domain.gate_calls import WORKFLOW_STATUS, GateCall
+from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow
+from counterfoil.domain.gating import ask
+from counterfoil.domain.key_scopes import key_id
+from counterfoil.domain.time import rfc3339
+from counterfoil.store.needs import Needs, step_key
+from counterfoil.store.world import World
+
+
+@dataclass(slots=True)
+class BeginWorkflow:
+    """``POST /api/v1/workflows``. The id is made before the decision, so that deciding again gives the same one."""
+
+    flow_id: str
+    request: CreateWorkflow
+    caller: str
+
+    def needs(self, needs: Needs) -> None:
+        if self.request.idempotency_key:
+            needs.keys.add(key_id("workflow", self.request.idempotency_key))
+
+    def decide(self, world: World, now: int) -> tuple[str, bool]:
+        """The workflow, and whether it is new."""
+        return workflows.create(world, self.flow_id, self.request, self.caller, now)
+
+
+@dataclass(slots=True)
+class AskGate:
+    """``POST .../steps/{step_id}/gate``."""
+
+    call: GateCall
+
+    def needs(self, needs: Needs) -> None:
+        call = self.call
+        needs.flows.add(call.flow_id)
+        needs.gates.add(step_key(call.flow_id, call.step_id))
+        needs.inputs.add(call.flow_id)
+
+    def decide(self, world: World, now: int) -> dict[str, Any]:
+        return ask(world, self.call, now)
+
+
+@dataclass(slots=True)
+class ReportStep:
+    """``POST .../steps/{step_id}/complete``."""
+
+    flow_id: str
+    step_id: str
+    report: CompleteStep
+
+    def needs(self, needs: Needs) -> None:
+        needs.flows.add(self.flow_id)
+        needs.gates.add(step_key(self.flow_id, self.step_id))
+
+    def decide(self, world: World, now: int) -> bool:
+        """Whether the same was recorded already."""
+        return complete(world, self.flow_id, self.step_id, self.report, now)
+
+
+@dataclass(slots=True)
+class EndWorkflow:
+    """``POST .../complete``, ``/fail`` and ``/abort``."""
+
+    flow_id: str
+    ending: workflows.Ending
+    reason: str | None = None
+
+    def needs(self, needs: Needs) -> None:
+        needs.open_flows.add(self.flow_id)
+
+    def decide(self, world: World, now: int) -> dict[str, Any]:
+        workflows.end(world, self.flow_id, self.ending, self.reason, now)
+        status = WORKFLOW_STATUS[world.flow(self.flow_id).status]
+        return {
+            "workflow_id": self.flow_id,
+            "status": status,
+            "reason": self.reason,
+            "message": f"Workflow {status}",
+            "finished_at": rfc3339(now),
+        }
+
+
+@dataclass(slots=True)
+class ResumeWorkflow:
+    """``POST .../resume``: it changes nothing, and refuses who cannot go on."""
+
+    flow_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.open_flows.add(self.flow_id)
+        needs.whole_flows.add(self.flow_id)
+
+    def decide(self, world: World, now: int) -> dict[str, Any]:
+        workflows.resume(world, self.flow_id)
+        return {"workflow_id": self.flow_id, "status": "in_progress", "message": "Workflow resumed"}

@@ -1,0 +1,68 @@
+"""Query parameters of workflows, approvals and policies, and the key that is too long for anything else to matter."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, BeforeValidator, Field
+
+from counterfoil.domain.errors import BadRequest, InvalidInput
+from counterfoil.domain.gate_requests import MOST_KEY_CHARACTERS
+from counterfoil.domain.states import ApprovalStatus
+from counterfoil.server.requests import Cursor, Limit, Query, label_text, parse_body, read_body, require_json, validate
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class WorkflowFilters(Query):
+    status: Annotated[
+        Literal["in_progress", "completed", "failed", "aborted"] | None, Field(description="only those in this state")
+    ] = None
+    source: Annotated[str | None, Field(max_length=255, description="only those of this source")] = None
+    trace_id: Annotated[str | None, Field(max_length=255, description="only those of this trace")] = None
+    label: Annotated[
+        tuple[str, str] | None,
+        BeforeValidator(label_text),
+        Field(description="only those with this label, as key:value", json_schema_extra={"type": "string"}),
+    ] = None
+    cursor: Cursor
+    limit: Limit = 20
+
+
+class GateOptions(Query):
+    include_prior_output: Annotated[
+        str | None, Field(max_length=16, description="`true`, literally: answer with what an earlier attempt gave")
+    ] = None
+
+
+class ApprovalFilters(Query):
+    status: Annotated[ApprovalStatus | None, Field(description="only those in this state")] = None
+    flow_id: Annotated[str | None, Field(max_length=200, description="only those of this flow or workflow")] = None
+    cursor: Cursor
+    limit: Limit = 100
+
+
+class PendingLimit(Query):
+    limit: Limit = 20
+
+
+class ControlPaging(Query):
+    cursor: Cursor
+    limit: Limit = 100
+
+
+async def read_keyed(request: web.Request, model: type[Model], *, optional: bool = False) -> Model:
+    """A body that may carry an ``idempotency_key``. One that is too long is 400 ``BAD_REQUEST``, not 422."""
+    body = await read_body(request, request.client_max_size)
+    if not body and optional:
+        return model()
+    require_json(request)
+    value = parse_body(body, InvalidInput)
+    key = value.get("idempotency_key") if isinstance(value, dict) else None
+    if isinstance(key, str) and len(key) > MOST_KEY_CHARACTERS:
+        raise BadRequest(
+            f"idempotency_key has more than {MOST_KEY_CHARACTERS} characters",
+            errors=[{"place": "idempotency_key", "message": f"must have {MOST_KEY_CHARACTERS} characters at most"}],
+        )
+    return validate(model, value, InvalidInput)

@@ -1,0 +1,116 @@
+"""``/api/v1/approvals``: what waits for people, of workflows and of driven flows alike."""
+
+from __future__ import annotations
+
+import re
+
+from aiohttp import web
+
+from counterfoil.domain.errors import (
+    ApprovalExpired,
+    InvalidInput,
+    NotPending,
+    PayloadTooLarge,
+    SameReviewer,
+    SelfApproval,
+    UnknownApproval,
+    UnsupportedMediaType,
+)
+from counterfoil.domain.gate_requests import Approve, Reject
+from counterfoil.server import control_answers as answers
+from counterfoil.server.answers import json_response
+from counterfoil.server.auth import REVIEWERS, caller
+from counterfoil.server.control_requests import ApprovalFilters
+from counterfoil.server.requests import read_optional_model, read_query
+from counterfoil.server.routes import Answer, EngineFacade, Route
+
+_APPROVAL_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+REVIEW_ERRORS = (
+    InvalidInput,
+    NotPending,
+    ApprovalExpired,
+    SameReviewer,
+    SelfApproval,
+    UnsupportedMediaType,
+    PayloadTooLarge,
+)
+
+
+def approval_routes(engine: EngineFacade) -> list[Route]:
+    control = engine.control
+
+    async def list_approvals(request: web.Request) -> web.Response:
+        wanted = read_query(request, ApprovalFilters)
+        page = await control.queries.approvals(
+            status=wanted.status, flow_id=wanted.flow_id, cursor=wanted.cursor, limit=wanted.limit
+        )
+        return json_response(page)
+
+    async def get_approval(request: web.Request) -> web.Response:
+        return json_response(await control.queries.approval(_approval_id(request)))
+
+    async def approve(request: web.Request) -> web.Response:
+        said = await read_optional_model(request, Approve, InvalidInput)
+        return json_response(await control.review(_approval_id(request), caller(request), "approve", said.comment))
+
+    async def reject(request: web.Request) -> web.Response:
+        said = await read_optional_model(request, Reject, InvalidInput)
+        return json_response(await control.review(_approval_id(request), caller(request), "reject", said.reason))
+
+    return [
+        Route(
+            method="GET",
+            path="/api/v1/approvals",
+            handler=list_approvals,
+            tag="approvals",
+            summary="List approvals, oldest first",
+            query=ApprovalFilters,
+            answers={200: Answer(description="a page of approvals", model=answers.ApprovalsPage)},
+            errors=(InvalidInput,),
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/approvals/{approval_id}",
+            handler=get_approval,
+            tag="approvals",
+            summary="Show an approval, with the attempts before it",
+            answers={200: Answer(description="the approval", model=answers.ApprovalDocument)},
+            errors=(UnknownApproval,),
+        ),
+        Route(
+            method="POST",
+            path="/api/v1/approvals/{approval_id}/approve",
+            handler=approve,
+            tag="approvals",
+            summary="Agree",
+            description="Who reviews is told by the API key. With the last agreement that is needed the item goes "
+            "ahead, once.",
+            request=Approve,
+            request_optional=True,
+            example={"comment": "checked with the customer"},
+            answers={200: Answer(description="the approval as it is now", model=answers.ApprovalDocument)},
+            errors=(UnknownApproval, *REVIEW_ERRORS),
+            roles=REVIEWERS,
+        ),
+        Route(
+            method="POST",
+            path="/api/v1/approvals/{approval_id}/reject",
+            handler=reject,
+            tag="approvals",
+            summary="Refuse",
+            description="One refusal is enough. The step is blocked, other branches go on.",
+            request=Reject,
+            request_optional=True,
+            example={"reason": "wrong account"},
+            answers={200: Answer(description="the approval as it is now", model=answers.ApprovalDocument)},
+            errors=(UnknownApproval, *REVIEW_ERRORS),
+            roles=REVIEWERS,
+        ),
+    ]
+
+
+def _approval_id(request: web.Request) -> str:
+    approval_id = request.match_info["approval_id"]
+    if not _APPROVAL_ID.fullmatch(approval_id):
+        raise UnknownApproval
+    return approval_id

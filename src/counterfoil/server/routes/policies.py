@@ -1,0 +1,146 @@
+"""``/api/v1/policies``: what the gate and the dispatcher ask before each attempt."""
+
+from __future__ import annotations
+
+import re
+
+from aiohttp import web
+
+from counterfoil.domain.errors import (
+    InvalidInput,
+    InvalidPolicy,
+    PayloadTooLarge,
+    UnknownPolicy,
+    UnknownStep,
+    UnknownWorkflow,
+    UnsupportedMediaType,
+)
+from counterfoil.domain.policies import POLICY_ID_PATTERN, PolicyDefinition
+from counterfoil.domain.policy_trials import PolicyTrial
+from counterfoil.server import control_answers as answers
+from counterfoil.server.answers import empty_response, json_response
+from counterfoil.server.auth import ADMINS, OPERATORS, caller
+from counterfoil.server.control_requests import ControlPaging
+from counterfoil.server.requests import read_model, read_query
+from counterfoil.server.routes import Answer, EngineFacade, Route
+
+_POLICY_ID = re.compile(POLICY_ID_PATTERN)
+
+EXAMPLE = {
+    "name": "no rapid retries",
+    "match": {"step_id": "transfer*", "step_type": "tool_call"},
+    "conditions": [{"field": "step.gate_count", "operator": "greater_than", "value": 3}],
+    "action": {"type": "require_approval", "reason": "fourth attempt", "severity": "high", "expires_in": "24h"},
+}
+TRIAL = {"policy": EXAMPLE, "call": {"step_id": "transfer-1", "attempt": {"gate_count": 4}}}
+
+
+def policy_routes(engine: EngineFacade) -> list[Route]:
+    control = engine.control
+
+    async def list_policies(request: web.Request) -> web.Response:
+        wanted = read_query(request, ControlPaging)
+        return json_response(await control.queries.policies(cursor=wanted.cursor, limit=wanted.limit))
+
+    async def put_policy(request: web.Request) -> web.Response:
+        policy_id = request.match_info["policy_id"]
+        if not _POLICY_ID.fullmatch(policy_id):
+            fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
+            raise InvalidPolicy("the policy id is not valid", errors=[{"place": "policy_id", "message": fault}])
+        definition = await read_model(request, PolicyDefinition, InvalidPolicy)
+        document, created = await control.put_policy(policy_id, definition, caller(request))
+        return json_response(document, 201 if created else 200)
+
+    async def get_policy(request: web.Request) -> web.Response:
+        return json_response(await control.queries.policy(_known(request)))
+
+    async def list_policy_versions(request: web.Request) -> web.Response:
+        return json_response(await control.queries.policy_versions(_known(request)))
+
+    async def delete_policy(request: web.Request) -> web.Response:
+        await control.delete_policy(_known(request), caller(request))
+        return empty_response()
+
+    async def test_policy(request: web.Request) -> web.Response:
+        return json_response(await control.try_policy(await read_model(request, PolicyTrial, InvalidPolicy)))
+
+    return [
+        Route(
+            method="POST",
+            path="/api/v1/policies/test",
+            handler=test_policy,
+            tag="policies",
+            summary="Dry-run a policy",
+            description="Against a call that is described (`call`), or the next call for a step that was asked for "
+            "before (`recorded`). Without `policy` all that are in force are asked. Nothing is recorded.",
+            request=PolicyTrial,
+            example=TRIAL,
+            answers={200: Answer(description="what would be said", model=answers.PolicyTested)},
+            errors=(InvalidPolicy, UnknownWorkflow, UnknownStep, UnsupportedMediaType, PayloadTooLarge),
+            roles=OPERATORS,
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/policies",
+            handler=list_policies,
+            tag="policies",
+            summary="List the policies, by id",
+            query=ControlPaging,
+            answers={200: Answer(description="a page of policies", model=answers.PoliciesPage)},
+            errors=(InvalidInput,),
+        ),
+        Route(
+            method="PUT",
+            path="/api/v1/policies/{policy_id}",
+            handler=put_policy,
+            tag="policies",
+            summary="Make a policy, or change it",
+            description="It is in force, on every node, for whatever is decided after the answer. Each change is a "
+            "version that is kept; the same definition again is none.",
+            request=PolicyDefinition,
+            example=EXAMPLE,
+            answers={
+                200: Answer(description="changed, or the same as before", model=answers.PolicyDocument),
+                201: Answer(description="new", model=answers.PolicyDocument),
+            },
+            errors=(InvalidPolicy, UnsupportedMediaType, PayloadTooLarge),
+            roles=ADMINS,
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/policies/{policy_id}",
+            handler=get_policy,
+            tag="policies",
+            summary="Show a policy",
+            answers={200: Answer(description="the policy", model=answers.PolicyDocument)},
+            errors=(UnknownPolicy,),
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/policies/{policy_id}/versions",
+            handler=list_policy_versions,
+            tag="policies",
+            summary="Show the versions of a policy, newest first",
+            answers={200: Answer(description="its versions, also after it was deleted", model=answers.PolicyVersions)},
+            errors=(UnknownPolicy,),
+        ),
+        Route(
+            method="DELETE",
+            path="/api/v1/policies/{policy_id}",
+            handler=delete_policy,
+            tag="policies",
+            summary="Remove a policy",
+            description="What it has decided stays decided.",
+            answers={204: Answer(description="removed")},
+            errors=(UnknownPolicy,),
+            roles=ADMINS,
+        ),
+    ]
+
+
+def _known(request: web.Request) -> str:
+    """The policy id of the path; one that no policy can have is not worth a query."""
+    policy_id = request.match_info["policy_id"]
+    if not _POLICY_ID.fullmatch(policy_id):
+        raise UnknownPolicy
+    return policy_id
