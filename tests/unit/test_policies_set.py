@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -139,6 +140,18 @@ def test_a_failure_does_not_matter_where_another_part_says_false(turned: bool) -
 def test_a_failing_policy_about_other_steps_blocks_nothing() -> None:
     policies = PolicySet([policy("p", **BAD_AMOUNT, match={"flow_labels": {"team": "x"}})])
     assert policies.evaluate(TEXT_AMOUNT).decision == "allow"
+
+
+def test_what_is_asked_about_may_be_any_mapping() -> None:
+    frozen = MappingProxyType
+    asked = subject(
+        frozen({"a": {"b": 1}}), labels=frozen({"team": "x"}), tool=frozen({"name": "t", "input": frozen({"c": 2})})
+    )
+    text = "step.input.a.b == 1 && flow.labels.team == 'x' && tool.name == 't' && tool.input.c == 2"
+    fields = [("step.input.a.b", 1), ("flow.labels.team", "x"), ("tool.name", "t"), ("tool.input.c", 2)]
+    conditions = [condition(field, "equals", value) for field, value in fields]
+    [matched] = PolicySet([policy("p", conditions=conditions, expression=text)]).evaluate(asked).matched
+    assert not matched.failed
 
 
 def test_reasons_of_those_that_decide_are_joined() -> None:
