@@ -119,7 +119,8 @@ _REASONS = (
     ("convert", "a value cannot be converted"),
     ("conversion", "a value cannot be converted"),
 )
-_NO_OVERLOAD = re.compile(r"No matching overloads found : ([\w<>=!+*/%@?:&|\[\]-]+\([\w, .<>]*\))")
+_TYPES = r"\([\w, .<>]*\)"
+_NO_OVERLOAD = re.compile(rf"No matching overloads found : ((?:{_TYPES}\.)?[\w<>=!+*/%@?:&|\[\]-]+{_TYPES})")
 _NO_KEY = re.compile(r'Key not found in map : "?(.*?)"?$', re.DOTALL)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
 from pydantic.functional_validators import AfterValidator
 
 from counterfoil.domain.attributes import Definition
@@ -26,7 +26,9 @@ MAX_CONDITIONS = 32
 Severity = Literal["low", "medium", "high", "critical"]
 
 
-def _duration(given: str | int) -> str | int:
+def _duration(given: Any) -> Any:
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise ValueError("must be a text such as 24h, or milliseconds")  # noqa: TRY004 (pydantic makes an error of it)
     parse_duration(given)
     return given
 
@@ -72,7 +74,7 @@ class PolicyAction(Definition):
     type: Decision
     reason: Annotated[str, Field(max_length=1024)] | None = None
     severity: Severity = "medium"
-    expires_in: Annotated[StrictStr | StrictInt, AfterValidator(_duration)] = "24h"
+    expires_in: Annotated[str | int, BeforeValidator(_duration)] = "24h"
     """How long an approval may take: a text such as 24h, or milliseconds."""
     approvals: Annotated[StrictInt, Field(ge=1, le=10)] = 1
     separate_requester: StrictBool = False
