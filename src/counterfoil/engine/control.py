@@ -18,6 +18,7 @@ from counterfoil.engine.control_queries import ControlQueries
 from counterfoil.engine.documents import Document
 from counterfoil.engine.gate import AskGate, BeginWorkflow, EndWorkflow, ReportStep, ResumeWorkflow
 from counterfoil.engine.policies import DeletePolicy, PutPolicy, TryPolicy
+from counterfoil.engine.policy_files import SOURCE
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.batch import ForEach
 from counterfoil.store.commit import GroupCommit
@@ -94,6 +95,14 @@ class Control:
 
     async def delete_policy(self, policy_id: str, changed_by: str) -> None:
         await self._commit.submit(DeletePolicy(policy_id, changed_by))
+
+    async def put_policies(self, definitions: dict[str, PolicyDefinition]) -> None:
+        """Have exactly these policies in force that come from a file."""
+        for policy_id, definition in definitions.items():
+            await self.put_policy(policy_id, definition, SOURCE, SOURCE)
+        for policy_id in await self.queries.policies_from(SOURCE):
+            if policy_id not in definitions:
+                await self.delete_policy(policy_id, SOURCE)
 
     async def try_policy(self, trial: PolicyTrial) -> Document:
         """What a policy would say, or all that are in force."""

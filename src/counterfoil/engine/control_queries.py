@@ -23,6 +23,7 @@ from counterfoil.store.rows import read_approval, read_policy
 
 _FLOW_STATUS = {"in_progress": "active", "completed": "completed", "failed": "failed", "aborted": "cancelled"}
 MOST_VERSIONS = 100
+MOST_POLICIES = 100_000
 MOST_HISTORY = 1_000
 
 
@@ -144,6 +145,12 @@ class ControlQueries:
         rows = await self._read("list_policies", after=cursor, limit=limit + 1)
         documents = [policy_document(read_policy(row)) for row in rows[:limit]]
         return {"policies": documents, "next_cursor": next_cursor(rows, limit)}
+
+    async def policies_from(self, source: str) -> list[str]:
+        """The ids of all policies in force that come from there."""
+        return [
+            row[0] for row in await self._read("list_policies", after=None, limit=MOST_POLICIES) if row[3] == source
+        ]
 
     async def policy_versions(self, policy_id: str) -> Document:
         rows = await self._read("policy_versions", policy_id=policy_id, limit=MOST_VERSIONS)
