@@ -92,7 +92,9 @@ FROM cancel_calls AS c WHERE c.call_id = ANY($1::text[]);
 
 -- name: count_active
 -- How many items of some steps are out at this moment.
-SELECT wanted.step_id, (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.step_id AND w.status = 'active')
+SELECT
+    wanted.step_id,
+    (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.step_id AND w.status = 'active' AND w.version <> 'gate')
 FROM unnest($1::text[]) AS wanted (step_id);
 
 -- name: load_schedules
@@ -591,16 +593,16 @@ SELECT 'held', count(*) FROM work WHERE status = 'held';
 -- name: oldest_waiting
 -- For every step with work out, since when its oldest item waits: one seek a step.
 WITH RECURSIVE waiting (step_id) AS (
-    (SELECT w.step_id FROM work AS w WHERE w.status = 'active' ORDER BY w.step_id LIMIT 1)
+    (SELECT w.step_id FROM work AS w WHERE w.status = 'active' AND w.version <> 'gate' ORDER BY w.step_id LIMIT 1)
     UNION ALL
     SELECT (
-        SELECT w.step_id FROM work AS w WHERE w.step_id > waiting.step_id AND w.status = 'active'
+        SELECT w.step_id FROM work AS w WHERE w.step_id > waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
         ORDER BY w.step_id LIMIT 1
     )
     FROM waiting WHERE waiting.step_id IS NOT NULL
 )
 SELECT step_id, (
-    SELECT w.sent_at FROM work AS w WHERE w.step_id = waiting.step_id AND w.status = 'active'
+    SELECT w.sent_at FROM work AS w WHERE w.step_id = waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
     ORDER BY w.sent_at LIMIT 1
 )
 FROM waiting WHERE step_id IS NOT NULL;

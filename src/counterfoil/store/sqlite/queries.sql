@@ -102,7 +102,8 @@ FROM json_each(?) AS wanted CROSS JOIN cancel_calls AS c ON c.call_id = wanted.v
 -- name: count_active
 -- How many items of some steps are out at this moment.
 SELECT json_group_array(json_array(
-    wanted.value, (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.value AND w.status = 'active')
+    wanted.value,
+    (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.value AND w.status = 'active' AND w.version <> 'gate')
 ))
 FROM json_each(?) AS wanted;
 
@@ -559,12 +560,18 @@ SELECT 'held', count(*) FROM work WHERE status = 'held';
 -- name: oldest_waiting
 -- For every step with work out, since when its oldest item waits: one seek a step.
 WITH RECURSIVE waiting (step_id) AS (
-    SELECT min(step_id) FROM work WHERE status = 'active'
+    SELECT min(step_id) FROM work WHERE status = 'active' AND version <> 'gate'
     UNION ALL
-    SELECT (SELECT min(w.step_id) FROM work AS w WHERE w.step_id > waiting.step_id AND w.status = 'active')
+    SELECT (
+        SELECT min(w.step_id) FROM work AS w
+        WHERE w.step_id > waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
+    )
     FROM waiting WHERE waiting.step_id IS NOT NULL
 )
-SELECT step_id, (SELECT min(w.sent_at) FROM work AS w WHERE w.step_id = waiting.step_id AND w.status = 'active')
+SELECT step_id, (
+    SELECT min(w.sent_at) FROM work AS w
+    WHERE w.step_id = waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
+)
 FROM waiting WHERE step_id IS NOT NULL;
 
 -- name: get_step
