@@ -905,7 +905,9 @@ DELETE FROM gates WHERE flow_id = ANY($1::text[]);
 DELETE FROM approvals WHERE flow_id = ANY($1::text[]);
 
 -- name: prune_keys
-DELETE FROM key_owners WHERE flow_id = ANY($1::text[]);
+-- A key of a step outlives its flow for as long as it is to be unique across workflows.
+DELETE FROM key_owners AS k USING unnest($1::text[], $2::bigint[]) AS gone (flow_id, at)
+WHERE k.flow_id = gone.flow_id AND (k.step_id IS NULL OR k.expires_at <= gone.at);
 
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);

@@ -869,7 +869,11 @@ DELETE FROM gates WHERE flow_id IN (VALUES :rows);
 DELETE FROM approvals WHERE flow_id IN (VALUES :rows);
 
 -- name: prune_keys
-DELETE FROM key_owners WHERE flow_id IN (VALUES :rows);
+-- A key of a step outlives its flow for as long as it is to be unique across workflows.
+DELETE FROM key_owners WHERE key_id IN (
+    SELECT k.key_id FROM (VALUES :rows) AS gone CROSS JOIN key_owners AS k ON k.flow_id = gone.column1
+    WHERE k.step_id IS NULL OR k.expires_at <= gone.column2
+);
 
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);
