@@ -212,7 +212,7 @@ def _step_routes(engine: EngineFacade) -> list[Route]:
     async def prolong_claim(request: web.Request) -> web.Response:
         workflow_id, step_id = _workflow_id(request), _step_id(request)
         sign = await read_model(request, ProlongClaim, errors.InvalidInput)
-        return json_response(await control.prolong_claim(workflow_id, step_id, sign))
+        return json_response(await engine.control.prolong_claim(workflow_id, step_id, sign))
 
     async def get_workflow_step(request: web.Request) -> web.Response:
         return json_response(await engine.control.queries.workflow_step(_workflow_id(request), _step_id(request)))
