@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+
 from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.domain.model import CancelCall, Flow, FlowInputs, StepRun, Work
 from counterfoil.domain.planning import Plan
@@ -22,7 +24,15 @@ STEP_COLUMNS = 14
 
 def text(value: Any) -> str | None:
     """A value as JSON text for a column; None stays null."""
-    return None if value is None else dump_json(value).decode()
+    return None if value is None else written(value)
+
+
+def written(value: Any) -> str:
+    """A value as JSON text. orjson takes a third of the time, but no integer that is longer than 64 bits."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return dump_json(value).decode()
 
 
 def value(column: str | None) -> Any:
