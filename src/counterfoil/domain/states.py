@@ -94,8 +94,13 @@ REDRIVEN_FLOWS = frozenset({FlowStatus.FAILED, FlowStatus.CANCELLED})
 """What may become active once more, by redrive and by nothing else; a cancelled one only inside another that failed."""
 
 APPROVAL_MOVES: dict[ApprovalStatus, frozenset[ApprovalStatus]] = {
-    ApprovalStatus.PENDING: frozenset(ApprovalStatus) - {ApprovalStatus.PENDING},
-    **dict.fromkeys(frozenset(ApprovalStatus) - {ApprovalStatus.PENDING}, frozenset()),
+    ApprovalStatus.PENDING: frozenset(
+        {ApprovalStatus.APPROVED, ApprovalStatus.REJECTED, ApprovalStatus.EXPIRED, ApprovalStatus.VOID}
+    ),
+    ApprovalStatus.APPROVED: frozenset(),
+    ApprovalStatus.REJECTED: frozenset(),
+    ApprovalStatus.EXPIRED: frozenset(),
+    ApprovalStatus.VOID: frozenset(),
 }
 
 FINAL_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED})
