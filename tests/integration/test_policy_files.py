@@ -56,7 +56,10 @@ async def test_a_file_is_in_force_from_the_start_and_only_as_long_as_it_says_so(
         ("{", "not JSON"),
         ("[]", "must be an object"),
         ('{"a b": {}}', "is not a policy id"),
-        (json.dumps({"p": {**BLOCK, "conditions": [{"field": "step.x", "operator": "equals", "value": 1}]}}), "policy p"),
+        (
+            json.dumps({"p": {**BLOCK, "conditions": [{"field": "step.x", "operator": "equals", "value": 1}]}}),
+            "policy p",
+        ),
     ],
 )
 async def test_a_file_that_cannot_be_used_stops_the_start(

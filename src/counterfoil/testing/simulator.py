@@ -38,6 +38,7 @@ from counterfoil.engine.dispatch import MessageSigner
 from counterfoil.engine.engine import MessageVerifier
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.observability.metrics import Metrics
+from counterfoil.scheduler.approvals import ApprovalSweep
 from counterfoil.scheduler.cancel_calls import CancelCallSweep
 from counterfoil.scheduler.clocks import FlowClockSweep
 from counterfoil.scheduler.deadlines import DeadlineSweep
@@ -284,7 +285,7 @@ class Simulator:
             LeaseSweep(self.engine),
             ScheduleSweep(self.engine),
             RetentionSweep(self.engine),
-            FlowClockSweep(self.engine),
+            ApprovalSweep(self.engine),
         ]
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
         await self.engine.lease.keep()

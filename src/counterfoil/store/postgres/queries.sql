@@ -188,12 +188,13 @@ LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_failed_work
 -- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
+-- What an agent runs is not among it: the agent asks for another attempt itself.
 -- An error's code is found in its text, be it its own or that of its cause: no quote stands in a string unescaped.
 -- It is read outside of a batch, and redriven flow by flow: nothing is locked.
 SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
 JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
-WHERE w.status = 'failed' AND w.undoes IS NULL
+WHERE w.status = 'failed' AND w.undoes IS NULL AND w.version <> 'gate'
     AND (:step_id::text IS NULL OR w.step_id = :step_id)
     AND (:error_code::text IS NULL OR strpos(w.error, '"code":"' || :error_code || '"') > 0)
     AND (:since::bigint IS NULL OR w.recorded_at >= :since)
