@@ -7,7 +7,7 @@ from typing import Literal
 
 from counterfoil.domain.controls import KeptPolicy
 from counterfoil.domain.gate_calls import GateCall
-from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow
+from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, ProlongClaim
 from counterfoil.domain.policies import PolicyDefinition
 from counterfoil.domain.policy_trials import PolicyTrial
 from counterfoil.domain.retry_context import retry_context
@@ -16,7 +16,7 @@ from counterfoil.engine.context import EngineContext
 from counterfoil.engine.control_documents import policy_document, reviewed_step
 from counterfoil.engine.control_queries import ControlQueries
 from counterfoil.engine.documents import Document
-from counterfoil.engine.gate import AskGate, BeginWorkflow, EndWorkflow, ReportStep, ResumeWorkflow
+from counterfoil.engine.gate import AskGate, BeginWorkflow, EndWorkflow, Prolong, ReportStep, ResumeWorkflow
 from counterfoil.engine.policies import DeletePolicy, PutPolicy, TryPolicy
 from counterfoil.engine.policy_files import SOURCE
 from counterfoil.observability.metrics import Metrics
@@ -52,6 +52,9 @@ class Control:
     async def complete_step(self, workflow_id: str, step_id: str, report: CompleteStep) -> bool:
         """Whether the same was recorded already."""
         return await self._commit.submit(ReportStep(workflow_id, step_id, report))
+
+    async def prolong_claim(self, workflow_id: str, step_id: str, sign: ProlongClaim) -> Document:
+        return await self._commit.submit(Prolong(workflow_id, step_id, sign))
 
     async def end_workflow(self, workflow_id: str, ending: Ending, reason: str | None = None) -> Document:
         return await self._commit.submit(EndWorkflow(workflow_id, ending, reason))

@@ -721,6 +721,13 @@ FROM journal WHERE flow_id = :flow_id AND seq >= :after::bigint / 64 ORDER BY se
 SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
 
+-- name: journal_of_works
+-- The same for several items, each given as its flow and itself.
+SELECT j.seq, j.flow_id, j.work_id, j.at, j.events
+FROM jsonb_array_elements(:work::jsonb) AS wanted (item)
+JOIN journal AS j ON j.flow_id = wanted.item ->> 0 AND j.work_id = wanted.item ->> 1
+ORDER BY j.seq;
+
 -- name: journal_after
 -- As far as it is seen now, with the oldest transaction that still runs and the one that begins next: by them
 -- store/postgres/tail.py holds back what stands behind a number that may still appear. The end of the snapshot would
@@ -906,7 +913,9 @@ DELETE FROM gates WHERE flow_id = ANY($1::text[]);
 DELETE FROM approvals WHERE flow_id = ANY($1::text[]);
 
 -- name: prune_keys
-DELETE FROM key_owners WHERE flow_id = ANY($1::text[]);
+-- A key of a step outlives its flow for as long as it is to be unique across workflows.
+DELETE FROM key_owners AS k USING unnest($1::text[], $2::bigint[]) AS gone (flow_id, at)
+WHERE k.flow_id = gone.flow_id AND (k.step_id IS NULL OR k.expires_at <= gone.at);
 
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);

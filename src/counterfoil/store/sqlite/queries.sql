@@ -689,6 +689,13 @@ FROM journal WHERE flow_id = :flow_id AND seq >= :after / 64 ORDER BY seq LIMIT 
 SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
 
+-- name: journal_of_works
+-- The same for several items, each given as its flow and itself.
+SELECT j.seq, j.flow_id, j.work_id, j.at, j.events
+FROM json_each(:work) AS wanted
+CROSS JOIN journal AS j ON j.flow_id = wanted.value ->> 0 AND j.work_id = wanted.value ->> 1
+ORDER BY j.seq;
+
 -- name: journal_after
 SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE seq >= :after / 64 ORDER BY seq LIMIT :limit + 1;
@@ -870,7 +877,11 @@ DELETE FROM gates WHERE flow_id IN (VALUES :rows);
 DELETE FROM approvals WHERE flow_id IN (VALUES :rows);
 
 -- name: prune_keys
-DELETE FROM key_owners WHERE flow_id IN (VALUES :rows);
+-- A key of a step outlives its flow for as long as it is to be unique across workflows.
+DELETE FROM key_owners WHERE key_id IN (
+    SELECT k.key_id FROM (VALUES :rows) AS gone CROSS JOIN key_owners AS k ON k.flow_id = gone.column1
+    WHERE k.step_id IS NULL OR k.expires_at <= gone.column2
+);
 
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);
