@@ -1,7 +1,7 @@
 """Seed 000, statement by statement: ``retry_context``, its fields, and the first call.
 
-Each docstring quotes what its test proves, in the lines that begin with ``>``; test_seed_000_quotations.py compares them
-with the seed.
+Each docstring quotes what its test proves, in the lines that begin with ``>``; test_seed_000_quotations.py compares
+them with the seed.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ async def test_two_primitives_on_the_endpoints_that_are_there(house: Gatehouse) 
     > retry_context— a structured object returned on every/gateresponse that tells callers exactly which attempt this
     > is, whether a prior attempt completed, and what the prior decision was.
 
-    > idempotency_key— an optional caller-supplied business-level key that is recorded on the step and must match across
-    > /gateand/completefor the same(workflow_id, step_id).
+    > idempotency_key— an optional caller-supplied business-level key that is recorded on the step and must match
+    > across/gateand/completefor the same(workflow_id, step_id).
 
     > The Workflow Control Plane exposes two first-class primitives for this:
 
@@ -187,8 +187,8 @@ async def test_prior_completion_status_is_one_of_three(house: Gatehouse) -> None
 
 async def test_prior_output_available(house: Gatehouse) -> None:
     """
-    > prior_output_available | bool | true iff prior_completion_status == "completed". Mirrors whether prior_output could
-    > be returned if the caller opts in. |
+    > prior_output_available | bool | true iff prior_completion_status == "completed". Mirrors whether prior_output
+    > could be returned if the caller opts in. |
     """
     agent = await house.agent()
     contexts = [await agent.context("step-2"), await agent.context("step-2")]

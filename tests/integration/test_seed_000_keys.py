@@ -256,9 +256,9 @@ async def test_the_received_key_is_empty_when_it_was_omitted(house: Gatehouse, r
 
 async def test_a_mismatch_stays_one(house: Gatehouse) -> None:
     """
-    > Treat a 409 as non-retriable without operator intervention. Either the caller generated the wrong key for the step,
-    > or an earlier crash left the step with a key the current caller no longer has. Both cases require a human decision
-    > before you can safely proceed.
+    > Treat a 409 as non-retriable without operator intervention. Either the caller generated the wrong key for the
+    > step, or an earlier crash left the step with a key the current caller no longer has. Both cases require a human
+    > decision before you can safely proceed.
 
     The operator finds the key of the step in its workflow.
     """

@@ -283,8 +283,8 @@ async def test_a_crashed_agent_is_noticed_and_can_be_reconciled(house: Gatehouse
     > "gated_not_completed" forever — there is no background reconciliation, no automatic completion, and no
     > cross-workflow deduplication within the scope of this release.
 
-    The field says the same here, and nothing is completed by itself. But a sweep journals the silence, the step is listed
-    for whoever reconciles, and a late report is taken.
+    The field says the same here, and nothing is completed by itself. But a sweep journals the silence, the step is
+    listed for whoever reconciles, and a late report is taken.
     """
     agent = await house.agent()
     await agent.gate("step-2", claim={"lease_seconds": 60, "holder": "crashed"})
@@ -299,8 +299,8 @@ async def test_a_crashed_agent_is_noticed_and_can_be_reconciled(house: Gatehouse
 
 async def test_a_key_stops_contradictory_completions(house: Gatehouse) -> None:
     """
-    > In other words: idempotency_key prevents the agent from accidentally calling /complete twice with contradictory keys
-    > on the same step.
+    > In other words: idempotency_key prevents the agent from accidentally calling /complete twice with contradictory
+    > keys on the same step.
     """
     agent = await house.agent()
     await agent.gate("step-2", idempotency_key="one")
@@ -311,8 +311,8 @@ async def test_a_key_stops_contradictory_completions(house: Gatehouse) -> None:
 
 async def test_a_determined_caller_is_stopped_by_a_global_key(house: Gatehouse) -> None:
     """
-    > It does not stop a determined caller from re-creating the workflow with a new workflow_id and re-submitting the same
-    > business transaction. Stronger cross-workflow guarantees are a planned future enhancement.
+    > It does not stop a determined caller from re-creating the workflow with a new workflow_id and re-submitting the
+    > same business transaction. Stronger cross-workflow guarantees are a planned future enhancement.
 
     A key whose scope is the step does not stop anybody here either; one whose scope is global does.
     """

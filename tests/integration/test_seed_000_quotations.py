@@ -67,6 +67,8 @@ APART = (
     "All four AxonFlow SDKs",
     "See SDK Integration",
     "Related",
+    "/gateand/completelifecycle",
+    "IDEMPOTENCY_KEY_MISMATCHplacement",
     "- ",
 )
 """How lines of the seed begin that state nothing about the wire."""

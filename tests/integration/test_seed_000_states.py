@@ -134,6 +134,8 @@ async def test_the_output_is_the_object_that_was_completed_with(house: Gatehouse
     """
     > "http://localhost:8080/api/v1/workflows/wf_abc123/steps/step-2/gate?include_prior_output=true" \\
 
+    > "step_name": "Transfer funds", "step_type": "tool_call"
+
     > When ?include_prior_output=true and prior_completion_status == "completed", the prior_output field is populated
     > with the object that was passed to /complete on the earlier attempt.
     """
@@ -144,8 +146,8 @@ async def test_the_output_is_the_object_that_was_completed_with(house: Gatehouse
 
 async def test_asking_for_the_output_on_the_first_call_is_harmless(house: Gatehouse) -> None:
     """
-    > Passing ?include_prior_output=true on the very first call for a step is a harmless no-op: there is no prior attempt
-    > to surface.
+    > Passing ?include_prior_output=true on the very first call for a step is a harmless no-op: there is no prior
+    > attempt to surface.
     """
     agent = await house.agent()
     asked, plain = await agent.gate("step-2", PRIOR), await agent.gate("step-3")
