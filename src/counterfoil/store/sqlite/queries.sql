@@ -374,7 +374,7 @@ INSERT INTO work (
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_work
--- The guard says what domain/states.py says: open work may change in place, what is final never changes again.
+-- The guard says what domain/states.py says: moves of a batch may bring open work to any state, and what is final stays.
 UPDATE work SET
     status = change.status, attempt = change.attempt, due_at = change.due_at, deadline_at = change.deadline_at,
     owner = change.owner, first_sent_at = change.first_sent_at, sent_at = change.sent_at,
@@ -388,10 +388,10 @@ FROM (
     ) AS (VALUES :rows) SELECT * FROM change
 ) AS change
 WHERE work.work_id = change.work_id AND CASE change.status
-    WHEN 'pending' THEN work.status IN ('pending', 'held')
-    WHEN 'held' THEN work.status IN ('pending', 'not_completed', 'held')
-    WHEN 'active' THEN work.status IN ('pending', 'not_completed', 'active')
-    WHEN 'not_completed' THEN work.status IN ('active', 'not_completed')
+    WHEN 'pending' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+    WHEN 'held' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+    WHEN 'active' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+    WHEN 'not_completed' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'succeeded' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'failed' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'cancelled' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
