@@ -48,10 +48,10 @@ async def team(keyed: Node, session: aiohttp.ClientSession) -> Team:
     return team
 
 
-async def held(team: Team, **fields: object) -> tuple[str, str]:
+async def held(team: Team) -> tuple[str, str]:
     """A workflow whose payment waits for people: its id, and that of the approval."""
     workflow_id = await begin(team["olga"])
-    answer = await gate(team["olga"], workflow_id, step_input=INPUT, **fields)
+    answer = await gate(team["olga"], workflow_id, step_input=INPUT)
     assert (answer["decision"], answer["approval_status"]) == ("require_approval", "pending")
     return workflow_id, answer["approval_id"]
 
@@ -229,7 +229,7 @@ async def test_an_approval_expires_by_the_sweep_and_another_call_asks_again(
     clock.advance(minutes=1)
 
     async def expired() -> bool:
-        return (await approval(team["vic"], approval_id))["status"] == "expired"
+        return bool((await approval(team["vic"], approval_id))["status"] == "expired")
 
     await eventually(expired, what="the end of the approval")
     (await approve(team["rob"], approval_id)).refused(409, "APPROVAL_EXPIRED")
