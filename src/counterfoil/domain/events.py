@@ -61,9 +61,12 @@ def _to_work_and_step(event: Event, drafts: Drafts) -> None:
 
 
 def _to_ending_work(event: Event, drafts: Drafts) -> None:
-    """The end of an item counts in its step, that of one which undoes another in the flow's compensation."""
+    """The end of an item counts in its step, that of one which undoes another in the flow's compensation.
+
+    What people were asked about it is void then, unless they have decided: that stands, and is not touched.
+    """
     work = drafts.draft_work(event.work_id or "")
-    if work.hold is not None and work.status is WorkStatus.HELD:  # else people have agreed, and that stays so
+    if work.status is WorkStatus.HELD and work.hold is not None:
         approval = drafts.draft_approval(work.hold)
         if approval.status is ApprovalStatus.PENDING:
             evolve_approval(approval, event)

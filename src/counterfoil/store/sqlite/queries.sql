@@ -375,8 +375,7 @@ INSERT INTO work (
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_work
--- The guard says what domain/states.py says: where a state may lead, by one move or several in one batch. Open work may
--- change in place, what is final never changes again.
+-- The guard says what domain/states.py says: moves of a batch may bring open work to any state, and what is final stays.
 UPDATE work SET
     status = change.status, attempt = change.attempt, due_at = change.due_at, deadline_at = change.deadline_at,
     owner = change.owner, first_sent_at = change.first_sent_at, sent_at = change.sent_at,
