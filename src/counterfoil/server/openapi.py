@@ -53,6 +53,7 @@ TAGS = {
     "work": "The units of work that were sent out, each with one receipt and one outcome.",
     "journal": "Every change is an event; read them page by page, or follow them live.",
     "schedules": "When flows start by themselves: by the calendar, or every so often.",
+    "subscriptions": "Who is told of what happens, by signed webhook.",
     "operations": "For those who run the engine.",
 }
 
