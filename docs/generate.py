@@ -46,25 +46,22 @@ from counterfoil.settings import describe_settings
 HERE = Path(__file__).resolve().parent
 PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
-LATER = "in a later version: "
-"""Moves that the table has because the contract does, while nothing in this version makes them."""
-
 WORK_WHEN: dict[tuple[WorkStatus, WorkStatus], str] = {
     (WorkStatus.PENDING, WorkStatus.ACTIVE): "claimed for its first attempt, or begun as a flow of its own",
-    (WorkStatus.PENDING, WorkStatus.HELD): LATER + "an approval is needed first",
-    (WorkStatus.PENDING, WorkStatus.SUCCEEDED): LATER + "a recorded result is reused",
-    (WorkStatus.PENDING, WorkStatus.FAILED): LATER + "a policy blocks it",
+    (WorkStatus.PENDING, WorkStatus.HELD): "people are asked before its first attempt",
+    (WorkStatus.PENDING, WorkStatus.SUCCEEDED): "people have agreed, and its agent reports it without asking again",
+    (WorkStatus.PENDING, WorkStatus.FAILED): "a policy blocks it",
     (WorkStatus.PENDING, WorkStatus.CANCELLED): "its predicate is false, or it is no longer wanted",
-    (WorkStatus.HELD, WorkStatus.PENDING): LATER + "approved",
-    (WorkStatus.HELD, WorkStatus.SUCCEEDED): LATER + "a late success of an earlier attempt",
-    (WorkStatus.HELD, WorkStatus.FAILED): LATER + "rejected, expired, or a late failure",
-    (WorkStatus.HELD, WorkStatus.CANCELLED): LATER + "the flow was cancelled",
+    (WorkStatus.HELD, WorkStatus.PENDING): "approved",
+    (WorkStatus.HELD, WorkStatus.SUCCEEDED): "a late success of an earlier attempt: the approval is void",
+    (WorkStatus.HELD, WorkStatus.FAILED): "rejected, expired, or a late failure",
+    (WorkStatus.HELD, WorkStatus.CANCELLED): "no longer wanted: the approval is void",
     (WorkStatus.ACTIVE, WorkStatus.SUCCEEDED): "a success was reported",
     (WorkStatus.ACTIVE, WorkStatus.FAILED): "a failure was reported, or no retry is left",
     (WorkStatus.ACTIVE, WorkStatus.NOT_COMPLETED): "given back, not delivered, unknown outcome, or a clock ran out",
     (WorkStatus.ACTIVE, WorkStatus.CANCELLED): "no longer wanted: the flow has ended, or others decided it",
     (WorkStatus.NOT_COMPLETED, WorkStatus.ACTIVE): "claimed for its next attempt when it is due",
-    (WorkStatus.NOT_COMPLETED, WorkStatus.HELD): LATER + "the retry needs an approval",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.HELD): "people are asked before the retry",
     (WorkStatus.NOT_COMPLETED, WorkStatus.SUCCEEDED): "a late success of an earlier attempt",
     (WorkStatus.NOT_COMPLETED, WorkStatus.FAILED): "a late failure of an earlier attempt",
     (WorkStatus.NOT_COMPLETED, WorkStatus.CANCELLED): "no longer wanted, as above",
@@ -122,7 +119,7 @@ def states(
     pairs = [(before, after) for before, afters in moves.items() for after in moves if after in afters]
     if set(pairs) != set(when):
         raise KeyError(f"explained, but no move: {set(when) - set(pairs)}; not explained: {set(pairs) - set(when)}")
-    lines = [f"    {before} --> {after}" for before, after in pairs if not when[before, after].startswith(LATER)]
+    lines = [f"    {before} --> {after}" for before, after in pairs]
     lines += [f"    {status} --> [*]" for status in moves if status in final and f" {status}" in " ".join(lines)]
     picture = "\n".join(
         ["<!-- picture -->", "```mermaid", "stateDiagram-v2", f"    [*] --> {start}", *lines, "```", "", ""]

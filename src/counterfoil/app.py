@@ -8,15 +8,18 @@ import gc
 import signal
 import sys
 from collections.abc import Coroutine
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import structlog
 
+from counterfoil.domain.errors import Unavailable
 from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.time import Clock
 from counterfoil.domain.view import FlowRules
 from counterfoil.engine import Engine, EngineContext, Limits, Retention, system_clock
+from counterfoil.engine.policy_files import PolicyFileError, read_policies
 from counterfoil.observability.logging import configure_logging
 from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler import SweepLoop
@@ -76,7 +79,7 @@ class Counterfoil:
             defaults=settings.work,
             retry_after_limit_ms=settings.retry_after_limit_ms,
             clock=self._clock,
-            rules=FlowRules(max_fan_out=settings.fan_out_limit),
+            rules=FlowRules(max_fan_out=settings.fan_out_limit, gate_patience_ms=settings.gate_patience_ms),
             retention=Retention(settings.retention_ms or None, settings.payload_retention_ms or None),
         )
         self._transport = HttpTransport(
@@ -134,12 +137,22 @@ class Counterfoil:
             raise StartFailure(str(failure)) from failure
         self.engine.start()
         cleanup.push_async_callback(self.engine.stop, 0)
+        await self._load_policies()
         await self._runner.setup()
         cleanup.push_async_callback(self._runner.cleanup)
         self.url = await self._listen()
         self.engine.context.webhook_base_url = self.settings.webhook_base_url or self._own_address()
         self._sweeps.start()
         cleanup.pop_all()
+
+    async def _load_policies(self) -> None:
+        """Before anybody is served, and anything is sent."""
+        if self.settings.policies_file:
+            try:
+                definitions = read_policies(Path(self.settings.policies_file))
+                await self.engine.control.put_policies(definitions)
+            except (PolicyFileError, Unavailable) as failure:
+                raise StartFailure(str(failure)) from failure
 
     async def _listen(self) -> str:
         from aiohttp import web  # noqa: PLC0415

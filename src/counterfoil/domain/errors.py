@@ -40,6 +40,7 @@ CounterfoilError
 │   ├── IdempotencyKeyInUse
 │   ├── StepInputMismatch
 │   ├── StepInFlight
+│   ├── ClaimLost
 │   ├── StepNotAllowed
 │   ├── CompletionConflict
 │   ├── ApprovalHold
@@ -283,6 +284,11 @@ class StepInputMismatch(Conflict):
 class StepInFlight(Conflict):
     code = "STEP_IN_FLIGHT"
     default_message = "another agent has claimed this step, and its lease has not lapsed"
+
+
+class ClaimLost(Conflict):
+    code = "CLAIM_LOST"
+    default_message = "this holder's claim of the step has lapsed, or another one has it"
 
 
 class StepNotAllowed(Conflict):

@@ -29,6 +29,7 @@ Window = Annotated[
     WithJsonSchema({"type": "string", "examples": ["24h", "7d", "forever"]}),
 ]
 """Milliseconds, or for ever."""
+LeaseSeconds = Annotated[float, Field(ge=0.1, le=86_400, strict=True)]
 Scope = Literal["step", "global"]
 
 
@@ -67,7 +68,7 @@ class ToolContext(_Message):
 class ClaimRequest(_Message):
     """An allow that is meant for one agent alone."""
 
-    lease_seconds: Annotated[float, Field(ge=0.1, le=86_400)] = 60.0
+    lease_seconds: LeaseSeconds = 60.0
     holder: Annotated[ShortText, Field(min_length=1)] | None = None
     """Who claims: the same holder may ask again while its lease lives, and prolongs it so."""
 
@@ -110,6 +111,15 @@ class GateRequest(_Message):
     def usage(self) -> dict[str, Any]:
         names = ("model", "provider", "tokens_in", "tokens_out", "cost_usd")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class ProlongClaim(_Message):
+    """``POST /api/v1/workflows/{workflow_id}/steps/{step_id}/heartbeat``: the holder of a claim is still at it."""
+
+    holder: Annotated[ShortText, Field(min_length=1)]
+    lease_seconds: LeaseSeconds = 60.0
+    progress: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
+    message: LongText | None = None
 
 
 class CompleteStep(_Message):

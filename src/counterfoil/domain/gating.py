@@ -148,6 +148,9 @@ def _grant(view: FlowView, call: GateCall, work: Work, now: int) -> str | None:
     """Let the agent run an item, until its lease lapses, or until its silence is called one; who claims it."""
     claim = call.request.claim
     patience_ms = view.rules.gate_patience_ms if claim is None else round(claim.lease_seconds * 1000)
+    if work.status is WorkStatus.ACTIVE and (work.deadline_at or 0) <= now:  # the sweep has not come by yet
+        view.record(given_up(work, now, "NOT_REPORTED", "the agent that was let run it has not reported in time"))
+        work = view.work(work.work_id)
     if work.status is WorkStatus.ACTIVE:
         alive = {"progress": None, "message": None, "deadline_at": now + patience_ms}
         view.record(work_event(work, EventType.WORK_HEARTBEAT, now, alive))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from counterfoil.domain.controls import KeptPolicy
 from counterfoil.domain.gate_calls import GateCall
-from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow
+from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, ProlongClaim
 from counterfoil.domain.policies import PolicyDefinition
 from counterfoil.domain.policy_trials import PolicyTrial
 from counterfoil.domain.retry_context import retry_context
@@ -16,8 +16,9 @@ from counterfoil.engine.context import EngineContext
 from counterfoil.engine.control_documents import policy_document, reviewed_step
 from counterfoil.engine.control_queries import ControlQueries
 from counterfoil.engine.documents import Document
-from counterfoil.engine.gate import AskGate, BeginWorkflow, EndWorkflow, ReportStep, ResumeWorkflow
+from counterfoil.engine.gate import AskGate, BeginWorkflow, EndWorkflow, Prolong, ReportStep, ResumeWorkflow
 from counterfoil.engine.policies import DeletePolicy, PutPolicy, TryPolicy
+from counterfoil.engine.policy_files import SOURCE
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.batch import ForEach
 from counterfoil.store.commit import GroupCommit
@@ -51,6 +52,9 @@ class Control:
     async def complete_step(self, workflow_id: str, step_id: str, report: CompleteStep) -> bool:
         """Whether the same was recorded already."""
         return await self._commit.submit(ReportStep(workflow_id, step_id, report))
+
+    async def prolong_claim(self, workflow_id: str, step_id: str, sign: ProlongClaim) -> Document:
+        return await self._commit.submit(Prolong(workflow_id, step_id, sign))
 
     async def end_workflow(self, workflow_id: str, ending: Ending, reason: str | None = None) -> Document:
         return await self._commit.submit(EndWorkflow(workflow_id, ending, reason))
@@ -94,6 +98,14 @@ class Control:
 
     async def delete_policy(self, policy_id: str, changed_by: str) -> None:
         await self._commit.submit(DeletePolicy(policy_id, changed_by))
+
+    async def put_policies(self, definitions: dict[str, PolicyDefinition]) -> None:
+        """Have exactly these policies in force that come from a file."""
+        for policy_id, definition in definitions.items():
+            await self.put_policy(policy_id, definition, SOURCE, SOURCE)
+        for policy_id in await self.queries.policies_from(SOURCE):
+            if policy_id not in definitions:
+                await self.delete_policy(policy_id, SOURCE)
 
     async def try_policy(self, trial: PolicyTrial) -> Document:
         """What a policy would say, or all that are in force."""

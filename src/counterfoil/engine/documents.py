@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from counterfoil.domain.jsontext import dump_json, parse_json
+from counterfoil.domain.model import GATED
 from counterfoil.domain.planning import Plan
 from counterfoil.domain.schedules import Schedule
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
@@ -119,7 +120,7 @@ def flow_step_document(row: Row) -> Document:
     _, status, goal, version, started_at, finished_at, items, error, due_at, redrives, kind = row
     return {
         "status": status,
-        "kind": kind or "async",
+        "kind": "gate" if version == GATED else kind or "async",
         "goal": bool(goal),
         "version": version,
         "started_at": optional_rfc3339(started_at),
@@ -185,7 +186,7 @@ def attempt_documents(events: list[Row]) -> list[Document]:
     attempts: list[Document] = []
     for _, event_type, at, _, _, _, _, data in events:
         facts = parse_json(data)
-        if event_type == "work_dispatched":
+        if event_type in ("work_dispatched", "work_granted"):
             attempts.append(
                 {
                     "attempt": len(attempts) + 1,

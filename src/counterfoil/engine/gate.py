@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterfoil.domain import workflows
+from counterfoil.domain.claims import prolong
 from counterfoil.domain.completing import complete
 from counterfoil.domain.gate_calls import WORKFLOW_STATUS, GateCall
-from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow
+from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, ProlongClaim
 from counterfoil.domain.gating import ask
 from counterfoil.domain.key_scopes import key_id
 from counterfoil.domain.time import rfc3339
@@ -64,6 +65,22 @@ class ReportStep:
     def decide(self, world: World, now: int) -> bool:
         """Whether the same was recorded already."""
         return complete(world, self.flow_id, self.step_id, self.report, now)
+
+
+@dataclass(slots=True)
+class Prolong:
+    """``POST .../steps/{step_id}/heartbeat``."""
+
+    flow_id: str
+    step_id: str
+    sign: ProlongClaim
+
+    def needs(self, needs: Needs) -> None:
+        needs.flows.add(self.flow_id)
+        needs.gates.add(step_key(self.flow_id, self.step_id))
+
+    def decide(self, world: World, now: int) -> dict[str, Any]:
+        return prolong(world, self.flow_id, self.step_id, self.sign, now)
 
 
 @dataclass(slots=True)

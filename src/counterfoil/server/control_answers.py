@@ -42,6 +42,11 @@ class Claim(Document):
     lease_expires_at: str
 
 
+class ClaimProlonged(Document):
+    lease_expires_at: str | None
+    cancel_requested: Annotated[bool, Field(description="the workflow has ended: nobody wants the result any more")]
+
+
 class GateAnswer(Document):
     """The same shape for allow, block and require_approval."""
 

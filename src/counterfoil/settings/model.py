@@ -107,6 +107,15 @@ class Settings(BaseSettings):
     fan_out_limit: Whole = Field(
         10_000, ge=1, le=1_000_000, description="Work items that one step may fan out into, whatever it says itself."
     )
+    gate_patience_ms: Whole = Field(
+        3_600_000,
+        ge=100,
+        le=YEAR_MS,
+        description="How long an agent that claimed nothing may be silent about a step that it was let run.",
+    )
+    policies_file: str = Field(
+        "", description="JSON file of policies, by id, that are put at the start, and removed when they left the file."
+    )
     sweep_interval_ms: Whole = Field(
         1_000, ge=10, le=3_600_000, description="How often the sweeps run when nothing wakes them earlier."
     )

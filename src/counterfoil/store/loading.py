@@ -7,7 +7,6 @@ from typing import Any
 
 from counterfoil.domain.controls import Controls
 from counterfoil.domain.model import KeyOwner, StepVersion
-from counterfoil.domain.policies import PolicyDefinition
 from counterfoil.domain.policy_set import Policy
 from counterfoil.domain.rates import SentTimes
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
@@ -123,7 +122,7 @@ def _add_controls(world: World, found: list[Any]) -> None:
     subscriptions: dict[str, Subscription] = {}
     for _, kind, name, version, definition in found:
         if kind == "policy":
-            policies[name] = Policy(name, version, PolicyDefinition.model_validate_json(definition))
+            policies[name] = Policy(name, version, rows.policy_definition(name, definition))
         elif kind == "subscription":
             subscriptions[name] = rows.read_subscription((name, definition, None, 0, 0))
     world.add_controls(Controls.of(found[0][0], policies, subscriptions))

@@ -78,7 +78,7 @@ def pruning_writes(pruned: Pruned, at: int) -> Iterator[tuple[str, Rows, bool]]:
     yield "prune_labels", labels, False
     yield "prune_gates", gone, False
     yield "prune_approvals", gone, False
-    yield "prune_keys", gone, False
+    yield "prune_keys", [(flow_id, at) for (flow_id,) in gone], False
     yield "prune_deliveries", gone, False
     yield "prune_work", gone, False
     yield "prune_steps", gone, False

@@ -295,9 +295,18 @@ def put_approval(approval: Approval) -> tuple[Any, ...]:
     return tuple(columns)
 
 
+def policy_definition(policy_id: str, definition: str) -> PolicyDefinition:
+    """A stored definition. One that this version does not understand blocks what it may have been about: everything."""
+    try:
+        return PolicyDefinition.model_validate_json(definition)
+    except ValueError:
+        reason = f"policy {policy_id} was stored by another version and cannot be read: put it anew"
+        return PolicyDefinition.model_validate({"name": policy_id, "action": {"type": "block", "reason": reason}})
+
+
 def read_policy(row: Sequence[Any]) -> KeptPolicy:
     policy_id, version, definition, *rest = row
-    parsed = None if definition is None else PolicyDefinition.model_validate_json(definition)
+    parsed = None if definition is None else policy_definition(policy_id, definition)
     return KeptPolicy(policy_id, version, parsed, *rest)
 
 

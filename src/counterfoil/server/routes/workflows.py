@@ -16,6 +16,7 @@ from counterfoil.domain.gate_requests import (
     CreateWorkflow,
     EndWorkflow,
     GateRequest,
+    ProlongClaim,
     Reject,
 )
 from counterfoil.domain.steps import STEP_ID_PATTERN
@@ -25,7 +26,7 @@ from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import OPERATORS, REVIEWERS, caller
 from counterfoil.server.control_requests import GateOptions, PendingLimit, WorkflowFilters, read_keyed
-from counterfoil.server.requests import read_optional_model, read_query
+from counterfoil.server.requests import read_model, read_optional_model, read_query
 from counterfoil.server.routes import Answer, EngineFacade, Handler, Route
 from counterfoil.server.routes.approvals import REVIEW_ERRORS
 
@@ -212,6 +213,11 @@ def _step_routes(engine: EngineFacade) -> list[Route]:
             response.headers["Idempotent-Replayed"] = "true"
         return response
 
+    async def prolong_claim(request: web.Request) -> web.Response:
+        workflow_id, step_id = _workflow_id(request), _step_id(request)
+        sign = await read_model(request, ProlongClaim, errors.InvalidInput)
+        return json_response(await control.prolong_claim(workflow_id, step_id, sign))
+
     async def get_workflow_step(request: web.Request) -> web.Response:
         return json_response(await control.queries.workflow_step(_workflow_id(request), _step_id(request)))
 
@@ -262,6 +268,19 @@ def _step_routes(engine: EngineFacade) -> list[Route]:
                 errors.CompletionConflict,
                 *_BODY_ERRORS,
             ),
+            roles=OPERATORS,
+        ),
+        Route(
+            method="POST",
+            path=f"{_STEP_PATH}/heartbeat",
+            handler=prolong_claim,
+            tag="workflows",
+            summary="Prolong a claim",
+            description="For the holder that the gate's answer named. It is no call of the gate, and counts as none.",
+            request=ProlongClaim,
+            example={"holder": "agent-7", "lease_seconds": 60},
+            answers={200: Answer(description="until when", model=answers.ClaimProlonged)},
+            errors=(errors.UnknownWorkflow, errors.UnknownStep, errors.ClaimLost, *_BODY_ERRORS),
             roles=OPERATORS,
         ),
         Route(

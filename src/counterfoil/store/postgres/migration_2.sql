@@ -121,3 +121,6 @@ CREATE INDEX flows_cooperative ON flows (ordinal) WHERE plan = 'cooperative';
 CREATE INDEX work_gated ON work (ordinal) WHERE version = 'gate' AND status IN ('active', 'not_completed');
 -- What waits for an approval.
 CREATE INDEX work_held ON work (ordinal) WHERE status = 'held';
+-- What is out, by step: what agents run is not.
+DROP INDEX work_waiting;
+CREATE INDEX work_waiting ON work (step_id, sent_at) WHERE status = 'active' AND version <> 'gate';

@@ -92,7 +92,9 @@ FROM cancel_calls AS c WHERE c.call_id = ANY($1::text[]);
 
 -- name: count_active
 -- How many items of some steps are out at this moment.
-SELECT wanted.step_id, (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.step_id AND w.status = 'active')
+SELECT
+    wanted.step_id,
+    (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.step_id AND w.status = 'active' AND w.version <> 'gate')
 FROM unnest($1::text[]) AS wanted (step_id);
 
 -- name: load_schedules
@@ -598,16 +600,16 @@ SELECT 'held', count(*) FROM work WHERE status = 'held';
 -- name: oldest_waiting
 -- For every step with work out, since when its oldest item waits: one seek a step.
 WITH RECURSIVE waiting (step_id) AS (
-    (SELECT w.step_id FROM work AS w WHERE w.status = 'active' ORDER BY w.step_id LIMIT 1)
+    (SELECT w.step_id FROM work AS w WHERE w.status = 'active' AND w.version <> 'gate' ORDER BY w.step_id LIMIT 1)
     UNION ALL
     SELECT (
-        SELECT w.step_id FROM work AS w WHERE w.step_id > waiting.step_id AND w.status = 'active'
+        SELECT w.step_id FROM work AS w WHERE w.step_id > waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
         ORDER BY w.step_id LIMIT 1
     )
     FROM waiting WHERE waiting.step_id IS NOT NULL
 )
 SELECT step_id, (
-    SELECT w.sent_at FROM work AS w WHERE w.step_id = waiting.step_id AND w.status = 'active'
+    SELECT w.sent_at FROM work AS w WHERE w.step_id = waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
     ORDER BY w.sent_at LIMIT 1
 )
 FROM waiting WHERE step_id IS NOT NULL;
@@ -724,6 +726,13 @@ FROM journal WHERE flow_id = :flow_id AND seq >= :after::bigint / 64 ORDER BY se
 -- name: journal_of_work
 SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
+
+-- name: journal_of_works
+-- The same for several items, each given as its flow and itself.
+SELECT j.seq, j.flow_id, j.work_id, j.at, j.events
+FROM jsonb_array_elements(:work::jsonb) AS wanted (item)
+JOIN journal AS j ON j.flow_id = wanted.item ->> 0 AND j.work_id = wanted.item ->> 1
+ORDER BY j.seq;
 
 -- name: journal_after
 -- As far as it is seen now, with the oldest transaction that still runs and the one that begins next: by them
@@ -910,7 +919,9 @@ DELETE FROM gates WHERE flow_id = ANY($1::text[]);
 DELETE FROM approvals WHERE flow_id = ANY($1::text[]);
 
 -- name: prune_keys
-DELETE FROM key_owners WHERE flow_id = ANY($1::text[]);
+-- A key of a step outlives its flow for as long as it is to be unique across workflows.
+DELETE FROM key_owners AS k USING unnest($1::text[], $2::bigint[]) AS gone (flow_id, at)
+WHERE k.flow_id = gone.flow_id AND (k.step_id IS NULL OR k.expires_at <= gone.at);
 
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);

@@ -102,7 +102,8 @@ FROM json_each(?) AS wanted CROSS JOIN cancel_calls AS c ON c.call_id = wanted.v
 -- name: count_active
 -- How many items of some steps are out at this moment.
 SELECT json_group_array(json_array(
-    wanted.value, (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.value AND w.status = 'active')
+    wanted.value,
+    (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.value AND w.status = 'active' AND w.version <> 'gate')
 ))
 FROM json_each(?) AS wanted;
 
@@ -564,12 +565,18 @@ SELECT 'held', count(*) FROM work WHERE status = 'held';
 -- name: oldest_waiting
 -- For every step with work out, since when its oldest item waits: one seek a step.
 WITH RECURSIVE waiting (step_id) AS (
-    SELECT min(step_id) FROM work WHERE status = 'active'
+    SELECT min(step_id) FROM work WHERE status = 'active' AND version <> 'gate'
     UNION ALL
-    SELECT (SELECT min(w.step_id) FROM work AS w WHERE w.step_id > waiting.step_id AND w.status = 'active')
+    SELECT (
+        SELECT min(w.step_id) FROM work AS w
+        WHERE w.step_id > waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
+    )
     FROM waiting WHERE waiting.step_id IS NOT NULL
 )
-SELECT step_id, (SELECT min(w.sent_at) FROM work AS w WHERE w.step_id = waiting.step_id AND w.status = 'active')
+SELECT step_id, (
+    SELECT min(w.sent_at) FROM work AS w
+    WHERE w.step_id = waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
+)
 FROM waiting WHERE step_id IS NOT NULL;
 
 -- name: get_step
@@ -685,6 +692,13 @@ FROM journal WHERE flow_id = :flow_id AND seq >= :after / 64 ORDER BY seq LIMIT 
 -- name: journal_of_work
 SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
+
+-- name: journal_of_works
+-- The same for several items, each given as its flow and itself.
+SELECT j.seq, j.flow_id, j.work_id, j.at, j.events
+FROM json_each(:work) AS wanted
+CROSS JOIN journal AS j ON j.flow_id = wanted.value ->> 0 AND j.work_id = wanted.value ->> 1
+ORDER BY j.seq;
 
 -- name: journal_after
 SELECT seq, flow_id, work_id, at, events
@@ -867,7 +881,11 @@ DELETE FROM gates WHERE flow_id IN (VALUES :rows);
 DELETE FROM approvals WHERE flow_id IN (VALUES :rows);
 
 -- name: prune_keys
-DELETE FROM key_owners WHERE flow_id IN (VALUES :rows);
+-- A key of a step outlives its flow for as long as it is to be unique across workflows.
+DELETE FROM key_owners WHERE key_id IN (
+    SELECT k.key_id FROM (VALUES :rows) AS gone CROSS JOIN key_owners AS k ON k.flow_id = gone.column1
+    WHERE k.step_id IS NULL OR k.expires_at <= gone.column2
+);
 
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);

@@ -126,8 +126,8 @@ CREATE INDEX work_of_flow ON work (flow_id, step_id, item);
 -- What may be sent, lane by lane, the longest due first.
 CREATE INDEX work_claimable ON work (lane, due_at, status)
 WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL;
--- What is out, by step: how many (parallelism) and since when (the oldest one waiting).
-CREATE INDEX work_waiting ON work (step_id, sent_at) WHERE status = 'active';
+-- What is out, by step: how many (parallelism) and since when (the oldest one waiting). What agents run is not out.
+CREATE INDEX work_waiting ON work (step_id, sent_at) WHERE status = 'active' AND version <> 'gate';
 -- Whose clock runs out next.
 CREATE INDEX work_due ON work (due_at) WHERE status = 'active';
 -- What is being sent at this moment, and by which node.
