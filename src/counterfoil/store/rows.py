@@ -336,9 +336,10 @@ def policy_version(policy: KeptPolicy) -> tuple[Any, ...]:
 
 
 def read_subscription(row: Sequence[Any]) -> Subscription:
-    subscription_id, definition, *times = row
-    return Subscription(subscription_id, SubscriptionDefinition.model_validate_json(definition), *times)
+    subscription_id, definition, *rest = row
+    return Subscription(subscription_id, SubscriptionDefinition.model_validate_json(definition), *rest)
 
 
 def put_subscription(kept: Subscription) -> tuple[Any, ...]:
-    return (kept.subscription_id, kept.definition.model_dump_json(exclude_unset=True), kept.created_at, kept.updated_at)
+    definition = kept.definition.model_dump_json(exclude_unset=True)
+    return (kept.subscription_id, definition, kept.note, kept.created_at, kept.updated_at)

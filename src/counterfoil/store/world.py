@@ -29,6 +29,7 @@ from counterfoil.domain.model import (
     StepVersion,
     Work,
 )
+from counterfoil.domain.notices import addressed, delivery, filtered_by_labels, notices_of
 from counterfoil.domain.planning import NO_PLAN, Plan
 from counterfoil.domain.register import Register
 from counterfoil.domain.states import FINAL_WORK, OPEN_STEPS, WorkStatus
@@ -240,6 +241,27 @@ class World(Guarded):
         """Whether only so many items of its step may be active at once, as far as this batch had to know."""
         version = self._known.version(work.version)
         return version is None or version.work.parallelism is not None
+
+    # Telling -----------------------------------------------------------------------------------------------------
+
+    def unlabelled(self) -> set[str]:
+        """The flows whose labels must be known before anybody is told of what the batch has decided."""
+        audience = self.audience()
+        if not audience:
+            return set()
+        told = notices_of(self.changes.events, self.changes.approvals)
+        return filtered_by_labels(told, audience) - self._inputs.keys()
+
+    def tell(self) -> None:
+        """Every command was decided: note what subscribers are to be told of it, to be written with it."""
+        audience = self.audience()
+        if not audience:
+            return
+        changes = self.changes
+        labels = {flow_id: inputs.labels for flow_id, inputs in self._inputs.items()}
+        for notice, subscription in addressed(notices_of(changes.events, changes.approvals), audience, labels):
+            told = delivery(notice, subscription.subscription_id, f"msg_{self.new_id()}", changes.at)
+            changes.deliveries[told.delivery_id] = told
 
     # Changing ----------------------------------------------------------------------------------------------------
 
