@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from counterfoil.client.documents import Event
+
 Decision = Literal["allow", "block", "require_approval"]
 ApprovalStatus = Literal["pending", "approved", "rejected", "expired", "void"]
 
@@ -108,7 +110,7 @@ class WorkflowStep(TypedDict):
     claim: Claim | None
     approval_id: str | None
     approval_status: ApprovalStatus | None
-    history: NotRequired[list[dict[str, Any]]]
+    history: NotRequired[list[Event]]
 
 
 class WorkflowSummary(TypedDict):
@@ -169,7 +171,7 @@ class Approval(TypedDict):
     requested_at: str
     expires_at: str
     decided_at: str | None
-    history: NotRequired[list[dict[str, Any]]]
+    history: NotRequired[list[Event]]
 
 
 class ApprovalPage(TypedDict):
