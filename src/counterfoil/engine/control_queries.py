@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import orjson
+
 from counterfoil.domain.errors import UnknownApproval, UnknownPolicy, UnknownStep, UnknownWorkflow
 from counterfoil.domain.policies import POLICY_ID_PATTERN
 from counterfoil.domain.states import ApprovalStatus
@@ -24,7 +26,6 @@ from counterfoil.store.rows import read_approval, read_policy
 _FLOW_STATUS = {"in_progress": "active", "completed": "completed", "failed": "failed", "aborted": "cancelled"}
 MOST_VERSIONS = 100
 MOST_POLICIES = 100_000
-MOST_HISTORY = 1_000
 
 
 class ControlQueries:
@@ -71,9 +72,9 @@ class ControlQueries:
         step = next((step for step in document["steps"] if step["step_id"] == step_id), None)
         if step is None:
             raise UnknownStep("this step was never asked for at the gate")
-        rows = await self._read("journal_of_flow", flow_id=workflow_id, after=0, limit=MOST_HISTORY * 8)
-        history = [event_document(row) for row in rows if row[4] == step_id]
-        return {"workflow_id": workflow_id, **step, "history": history[-MOST_HISTORY:]}
+        work = [row[1] for row in await self._read("work_of_flow", flow_id=workflow_id) if row[3] == step_id]
+        history = await self._history([(workflow_id, work_id) for work_id in work])
+        return {"workflow_id": workflow_id, **step, "history": history}
 
     async def _steps(self, workflow_id: str) -> list[Document]:
         now = self._context.clock()
@@ -107,11 +108,17 @@ class ControlQueries:
         return {"approvals": documents, "next_cursor": next_cursor(rows, limit)}
 
     async def _with_history(self, approvals: list[Document]) -> list[Document]:
-        """Each with what became of the attempts before: one read for each work item that people are asked about."""
-        for approval in approvals:
-            rows = await self._read("journal_of_work", flow_id=approval["flow_id"], work_id=approval["work_id"])
-            approval["history"] = [event_document(row) for row in rows]
-        return approvals
+        """Each with all that happened to the work item that people are asked about."""
+        items = sorted({(approval["flow_id"], approval["work_id"]) for approval in approvals})
+        histories: dict[str, list[Document]] = {work_id: [] for _, work_id in items}
+        for event in await self._history(items):
+            histories[event["work_id"]].append(event)
+        return [{**approval, "history": histories[approval["work_id"]]} for approval in approvals]
+
+    async def _history(self, items: list[tuple[str, str]]) -> list[Document]:
+        """All that happened to some work items, each given as its flow and itself, in its order."""
+        rows = await self._read("journal_of_works", work=orjson.dumps(items).decode())
+        return [event_document(row) for row in rows]
 
     async def pending_approvals(self, limit: int) -> Document:
         """The steps of workflows that wait for people, in the shape that agents know."""

@@ -19,7 +19,7 @@ from counterfoil.store.protocol import Row
 
 MOST_EVENTS = 64
 """Events of one entry. Clients hold numbers that were made with it, and the queries know it: it never changes."""
-READS = frozenset({"journal_of_flow", "journal_of_work", "journal_after"})
+READS = frozenset({"journal_of_flow", "journal_of_work", "journal_of_works", "journal_after"})
 """The read queries whose SQL gives entries (seq, flow_id, work_id, at, events), and whose answer is events."""
 
 
@@ -62,7 +62,7 @@ def unpack(
 
 def unpack_read(query: str, parameters: Mapping[str, Any], entries: Iterable[Sequence[Any]]) -> list[Row]:
     """What one of ``READS`` answers, by the entries that its SQL gave."""
-    only_of_work = query == "journal_of_work"
+    only_of_work = query in ("journal_of_work", "journal_of_works")
     return unpack(entries, parameters.get("after", 0), parameters.get("limit"), only_of_work=only_of_work)
 
 

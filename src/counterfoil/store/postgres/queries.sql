@@ -720,6 +720,13 @@ FROM journal WHERE flow_id = :flow_id AND seq >= :after::bigint / 64 ORDER BY se
 SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
 
+-- name: journal_of_works
+-- The same for several items, each given as its flow and itself.
+SELECT j.seq, j.flow_id, j.work_id, j.at, j.events
+FROM jsonb_array_elements(:work::jsonb) AS wanted (item)
+JOIN journal AS j ON j.flow_id = wanted.item ->> 0 AND j.work_id = wanted.item ->> 1
+ORDER BY j.seq;
+
 -- name: journal_after
 -- As far as it is seen now, with the oldest transaction that still runs and the one that begins next: by them
 -- store/postgres/tail.py holds back what stands behind a number that may still appear. The end of the snapshot would

@@ -688,6 +688,13 @@ FROM journal WHERE flow_id = :flow_id AND seq >= :after / 64 ORDER BY seq LIMIT 
 SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
 
+-- name: journal_of_works
+-- The same for several items, each given as its flow and itself.
+SELECT j.seq, j.flow_id, j.work_id, j.at, j.events
+FROM json_each(:work) AS wanted
+CROSS JOIN journal AS j ON j.flow_id = wanted.value ->> 0 AND j.work_id = wanted.value ->> 1
+ORDER BY j.seq;
+
 -- name: journal_after
 SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE seq >= :after / 64 ORDER BY seq LIMIT :limit + 1;
