@@ -120,14 +120,12 @@ def check_work_move(before: WorkStatus, after: WorkStatus) -> None:
 
 
 def check_step_move(before: StepStatus, after: StepStatus) -> None:
-    redriven = after is StepStatus.PENDING and before in REDRIVEN_STEPS
-    if after not in STEP_MOVES[before] and not redriven:
+    if after not in STEP_MOVES[before] and not (after is StepStatus.PENDING and before in REDRIVEN_STEPS):
         raise IllegalMove(f"step: {before} -> {after}")
 
 
 def check_flow_move(before: FlowStatus, after: FlowStatus) -> None:
-    redriven = after is FlowStatus.ACTIVE and before in REDRIVEN_FLOWS
-    if after not in FLOW_MOVES[before] and not redriven:
+    if after not in FLOW_MOVES[before] and not (after is FlowStatus.ACTIVE and before in REDRIVEN_FLOWS):
         raise IllegalMove(f"flow: {before} -> {after}")
 
 
