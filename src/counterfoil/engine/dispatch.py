@@ -121,8 +121,9 @@ class Dispatcher:
 
     def committed(self, world: World) -> None:
         """Send every attempt whose intent has just been committed."""
+        dispatched = EventType.WORK_DISPATCHED
         for event in world.changes.events:
-            if event.type is EventType.WORK_DISPATCHED and event.work_id is not None:
+            if event.type is dispatched and event.work_id is not None:
                 work = world.work(event.work_id)
                 # It may have ended, or gone on to another attempt, in the very commit that claimed it.
                 if work.status is WorkStatus.ACTIVE and work.attempt == event.attempt:

@@ -112,3 +112,14 @@ class Guarded(Loaded):
     def put_policy(self, policy: KeptPolicy) -> None:
         """Another version of a policy, or its end: each is kept."""
         self.kept_policies.put(policy.policy_id, policy)
+
+    def _keep_shelves(self) -> None:
+        """The command was decided: what it has put is what the batch knows, and writes."""
+        for shelf in self.touched_shelves:
+            shelf.keep(self.changes)
+        self._clear_shelves()
+
+    def _clear_shelves(self) -> None:
+        for shelf in self.touched_shelves:
+            shelf.drafts = {}
+        self.touched_shelves.clear()

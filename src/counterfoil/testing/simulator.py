@@ -38,6 +38,7 @@ from counterfoil.engine.engine import MessageVerifier
 from counterfoil.engine.messages import MessageSigner
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.observability.metrics import Metrics
+from counterfoil.scheduler.approvals import ApprovalSweep
 from counterfoil.scheduler.cancel_calls import CancelCallSweep
 from counterfoil.scheduler.clocks import FlowClockSweep
 from counterfoil.scheduler.deadlines import DeadlineSweep
@@ -285,9 +286,9 @@ class Simulator:
             CancelCallSweep(self.engine),
             LeaseSweep(self.engine),
             ScheduleSweep(self.engine),
+            ApprovalSweep(self.engine),
             DeliverySweep(self.engine),
             RetentionSweep(self.engine),
-            FlowClockSweep(self.engine),
         ]
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
         await self.engine.lease.keep()

@@ -188,12 +188,13 @@ LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_failed_work
 -- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
+-- What an agent runs is not among it: the agent asks for another attempt itself.
 -- An error's code is found in its text, be it its own or that of its cause: no quote stands in a string unescaped.
 -- It is read outside of a batch, and redriven flow by flow: nothing is locked.
 SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
 JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
-WHERE w.status = 'failed' AND w.undoes IS NULL
+WHERE w.status = 'failed' AND w.undoes IS NULL AND w.version <> 'gate'
     AND (:step_id::text IS NULL OR w.step_id = :step_id)
     AND (:error_code::text IS NULL OR strpos(w.error, '"code":"' || :error_code || '"') > 0)
     AND (:since::bigint IS NULL OR w.recorded_at >= :since)
@@ -386,7 +387,7 @@ SELECT * FROM unnest(
 );
 
 -- name: update_work
--- The guard says what domain/states.py says: open work may change in place, what is final never changes again.
+-- The guard says what domain/states.py says: moves of a batch may bring open work to any state, and what is final stays.
 UPDATE work SET
     status = change.status, attempt = change.attempt, due_at = change.due_at, deadline_at = change.deadline_at,
     owner = change.owner, first_sent_at = change.first_sent_at, sent_at = change.sent_at,
@@ -401,10 +402,10 @@ FROM unnest(
     hold, result, error, recorded_at, child_flow_id
 )
 WHERE work.work_id = change.work_id AND CASE change.status
-    WHEN 'pending' THEN work.status IN ('pending', 'held')
-    WHEN 'held' THEN work.status IN ('pending', 'not_completed', 'held')
-    WHEN 'active' THEN work.status IN ('pending', 'not_completed', 'active')
-    WHEN 'not_completed' THEN work.status IN ('active', 'not_completed')
+    WHEN 'pending' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+    WHEN 'held' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+    WHEN 'active' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+    WHEN 'not_completed' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'succeeded' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'failed' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'cancelled' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
