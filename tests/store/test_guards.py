@@ -28,11 +28,10 @@ from counterfoil.store.queries import load_queries
 from tests.store.backends import QUERY_PACKAGES, write
 from tests.store.records import changed_records, flow_record, new_records, step_run, work_item
 
-STEP_WAYS, FLOW_WAYS = reachable(STEP_MOVES), reachable(FLOW_MOVES)
-"""A batch may make several moves of a step or a flow, and writes what they come to. Work that was there before makes
-one: it is sent, and what comes of that is another batch's matter."""
+WORK_WAYS, STEP_WAYS, FLOW_WAYS = reachable(WORK_MOVES), reachable(STEP_MOVES), reachable(FLOW_MOVES)
+"""A batch may make several moves of a record, and writes what they come to."""
 GUARDED: dict[str, tuple[Mapping[Any, frozenset[Any]], frozenset[Any]]] = {
-    "update_work": (WORK_MOVES, FINAL_WORK),
+    "update_work": (WORK_WAYS, FINAL_WORK),
     "update_steps": (STEP_WAYS, FINAL_STEPS),
     "update_flows": (FLOW_WAYS, FINAL_FLOWS),
 }
@@ -69,7 +68,7 @@ async def test_work(store: Store, before: WorkStatus) -> None:
             allowed.add(after)
         [row] = await store.read("receipt_status", work_id=work_id)
         assert row[0] == (after if after in allowed else before)
-    assert allowed == WORK_MOVES[before] | ({before} - FINAL_WORK), "open work may also change in place"
+    assert allowed == WORK_WAYS[before] | ({before} - FINAL_WORK), "open work may also change in place"
 
 
 @pytest.mark.parametrize("before", StepStatus)

@@ -233,6 +233,8 @@ class StepDefinition(Definition):
             for name in ("parallelism", "rate_limit"):
                 if getattr(self.work, name) is not None:
                     raise ValueError(f"work.{name}: a step of kind flow sends nothing; fan_out has a limit of its own")
+            if self.control.approval is not None:
+                raise ValueError("control.approval: a step of kind flow sends nothing; give it to the steps inside")
             _known("flow.inputs", self.flow.inputs.values(), self.input_names, "takes")
             _known("flow.outputs", self.flow.outputs, self.outputs, "gives")
             unmapped = sorted(self.outputs.keys() - self.flow.outputs.keys())
