@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
-from counterfoil.testing import StepEndpoint
+from counterfoil.testing import MovableClock, StepEndpoint
+from tests.conftest import QUICK, stores_of
+from tests.databases import databases_of, skipped_without_postgres
 from tests.wire import Api
 
 if TYPE_CHECKING:
     from tests.acceptance.processes import EngineProcess
+    from tests.integration.agents import Gatehouse
     from tests.integration.planned import Workshop
 
 StartProcesses = Callable[[], "Awaitable[list[tuple[EngineProcess, Api]]]"]
@@ -57,4 +62,52 @@ async def start_processes(
         if engine.exit_code is None:
             await engine.kill()
     findings = run_doctor(Settings(data=tmp_path / "node-0", store=store_settings.get("store", "")))
+    assert not findings, findings
+
+
+# ------------------------------------------------------------------------------------------------ one engine a module
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "shared_store" in metafunc.fixturenames:
+        stores = stores_of(metafunc.definition, metafunc.config)
+        metafunc.parametrize("shared_store", stores, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def shared_store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The settings that put the engine of a module on the store of its tests."""
+    if request.param == "sqlite":
+        yield {}
+        return
+    databases = databases_of(request.config)
+    with skipped_without_postgres():
+        name = databases.create()
+    yield {"store": databases.dsn(name)}
+    databases.drop(name)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def house(shared_store: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gatehouse]:
+    """One engine for a module whose tests all have workflows of their own; the doctor sees it at the end.
+
+    Such a module has ``pytestmark = pytest.mark.asyncio(loop_scope="module")``.
+    """
+    from counterfoil.app import Counterfoil, run_doctor
+    from counterfoil.settings import Settings
+    from tests.integration.agents import Gatehouse
+    from tests.running import Node
+
+    clock = MovableClock()
+    data = str(tmp_path_factory.mktemp("house"))
+    settings = Settings(**{**QUICK, "data": data, "sweep_interval_ms": 50, **shared_store})
+    timeout = aiohttp.ClientTimeout(total=30)
+    async with (
+        contextlib.AsyncExitStack() as stack,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session,
+    ):
+        engine = await stack.enter_async_context(Counterfoil(settings, clock))
+        node = Node(settings, engine, stack)
+        yield Gatehouse(node, Api(session, node.url), clock)
+    findings = run_doctor(settings)
     assert not findings, findings

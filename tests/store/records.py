@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.domain.model import Flow, FlowInputs, StepRun, StepVersion, Work
-from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.model import Approval, Flow, FlowInputs, Gate, StepRun, StepVersion, Work
+from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.domain.work import RetryRules
 from counterfoil.store.changes import Changes
@@ -77,6 +77,43 @@ def flow_record(status: FlowStatus = FlowStatus.ACTIVE, **fields: Any) -> Flow:
 def flow_inputs(flow_id: str = "flow", **fields: Any) -> FlowInputs:
     known: dict[str, Any] = {"flow_id": flow_id, "goals": ["step"], "init": {}, "metadata": {}, "labels": {}}
     return FlowInputs(**{**known, **fields})
+
+
+def gate_record(**fields: Any) -> Gate:
+    """What the gate knows after one call, which was allowed."""
+    known: dict[str, Any] = {
+        "flow_id": "flow",
+        "step_id": "step",
+        "work_id": "work",
+        "idempotency_key": "key",
+        "gate_count": 1,
+        "completion_count": 0,
+        "first_at": NOW,
+        "last_at": NOW,
+        "decision": Decision.ALLOW,
+        "standing": Decision.ALLOW,
+        "decision_id": "dec_1",
+        "input_digest": "digest",
+    }
+    return Gate(**{**known, **fields})
+
+
+def approval_record(status: ApprovalStatus = ApprovalStatus.PENDING, **fields: Any) -> Approval:
+    known: dict[str, Any] = {
+        "approval_id": "approval",
+        "flow_id": "flow",
+        "step_id": "step",
+        "work_id": "work",
+        "attempt": 1,
+        "digest": "digest",
+        "status": status,
+        "requested_at": NOW,
+        "expires_at": NOW + 60_000,
+        "approvals": 1,
+        "separate_requester": False,
+        "severity": "medium",
+    }
+    return Approval(**{**known, **fields})
 
 
 class Written(Changes):

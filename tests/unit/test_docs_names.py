@@ -44,7 +44,17 @@ def first_cells(page: Path, heading: str) -> list[str]:
 
 WORK_CODES = {
     code
-    for name in ("domain/work.py", "domain/running.py", "engine/expire.py", "engine/clocks.py")
+    for name in (
+        "domain/work.py",
+        "domain/running.py",
+        "domain/gating.py",
+        "domain/completing.py",
+        "domain/guarding.py",
+        "domain/approving.py",
+        "domain/workflows.py",
+        "engine/expire.py",
+        "engine/clocks.py",
+    )
     for code in constants(SOURCE / name) - {"CHILD_"}
 } | {"CHILD_FAILED", "CHILD_CANCELLED"}  # these two are made from the state of the flow inside
 API_CODES = {error.code for error in error_types()}

@@ -17,6 +17,7 @@ CounterfoilError
 │   ├── UnknownApproval
 │   ├── UnknownPolicy
 │   ├── UnknownSubscription
+│   ├── UnknownDelivery
 │   └── UnknownRoute
 ├── Invalid                 the request itself is wrong, and says where
 │   ├── InvalidResult
@@ -48,7 +49,8 @@ CounterfoilError
 │   ├── StepRejected
 │   ├── NotPending
 │   ├── NoApprovalNeeded
-│   └── SameReviewer
+│   ├── SameReviewer
+│   └── SubscriptionDisabled
 ├── Denied                  the caller is not who it must be
 │   ├── Unauthenticated
 │   ├── Forbidden
@@ -163,6 +165,11 @@ class UnknownPolicy(Unknown):
 class UnknownSubscription(Unknown):
     code = "UNKNOWN_SUBSCRIPTION"
     default_message = "no subscription has this id"
+
+
+class UnknownDelivery(Unknown):
+    code = "UNKNOWN_DELIVERY"
+    default_message = "this subscription has no such delivery: it was made, or never was"
 
 
 class UnknownRoute(Unknown):
@@ -327,6 +334,11 @@ class NoApprovalNeeded(Conflict):
 class SameReviewer(Conflict):
     code = "SAME_REVIEWER"
     default_message = "this key has agreed already: the others who must agree are other people"
+
+
+class SubscriptionDisabled(Conflict):
+    code = "SUBSCRIPTION_DISABLED"
+    default_message = "this subscription is disabled: put it again with enabled true first"
 
 
 class Denied(CounterfoilError):

@@ -74,9 +74,9 @@ def _to_ending_work(event: Event, drafts: Drafts) -> None:
     if work.version == GATED and event.type is EventType.WORK_SUCCEEDED:
         evolve_gate(drafts.draft_gate(work.flow_id, work.step_id), event)
     if work.undoes is None:
-        _to_step(event, drafts)
+        evolve_step(drafts.draft_step(event.flow_id, event.step_id or ""), event)
     else:
-        _to_flow(event, drafts)
+        evolve_flow(drafts.draft_flow(event.flow_id), event)
 
 
 def _to_step(event: Event, drafts: Drafts) -> None:
@@ -84,8 +84,8 @@ def _to_step(event: Event, drafts: Drafts) -> None:
 
 
 def _to_step_and_flow(event: Event, drafts: Drafts) -> None:
-    _to_step(event, drafts)
-    _to_flow(event, drafts)
+    evolve_step(drafts.draft_step(event.flow_id, event.step_id or ""), event)
+    evolve_flow(drafts.draft_flow(event.flow_id), event)
 
 
 def _to_flow(event: Event, drafts: Drafts) -> None:

@@ -26,15 +26,14 @@ def take_key(view: FlowView, call: GateCall, now: int) -> dict[str, Any] | None:
     """
     request = call.request
     scope = view.inputs(call.flow_id).options.get("key_scope")
-    if request.idempotency_scope is not None:
-        scope = None if request.idempotency_scope == "step" else {"window_ms": _window(request, scope)}
-    if scope is None or not request.key:
+    is_global = scope is not None if request.idempotency_scope is None else request.idempotency_scope == "global"
+    if not is_global or not request.key:
         return None
     own = key_id("step", request.key)
     owner = view.find_key(own)
     free = owner is None or (owner.expires_at is not None and owner.expires_at <= now)
     if owner is None or free or (owner.flow_id, owner.step_id) == (call.flow_id, call.step_id):
-        window_ms = scope["window_ms"]
+        window_ms = _window(request, scope)
         expires_at = None if window_ms is None else now + window_ms
         view.give_key(KeyOwner(own, call.flow_id, call.step_id, None, now, expires_at))
         return None

@@ -2,12 +2,14 @@
 
 A flow inside another goes on with that one: its work item is redriven, and so on up to the outermost. Otherwise its
 outcome would reach nobody, and the outer flow, redriven later, would do the same once more.
+
+A workflow is not redriven: its agent runs its steps, and asks the gate for another attempt.
 """
 
 from __future__ import annotations
 
 from counterfoil.domain.errors import FlowNotFailed, WorkNotFailed
-from counterfoil.domain.model import Flow, StepRun
+from counterfoil.domain.model import COOPERATIVE, GATED, Flow, StepRun
 from counterfoil.domain.reviving import go_again, revive
 from counterfoil.domain.settle import settle
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
@@ -17,6 +19,9 @@ from counterfoil.domain.view import FlowView
 def redrive_flow(view: FlowView, flow_id: str, now: int) -> list[str]:
     """Let a failed flow go on; returns its new work items."""
     flow = view.flow(flow_id)
+    if flow.plan == COOPERATIVE:
+        told = "an agent runs this workflow: there is nothing that the engine could do again"
+        raise FlowNotFailed(told, flow_id=flow_id, status=flow.status)
     if flow.status is not FlowStatus.FAILED:
         raise FlowNotFailed(f"the flow is {flow.status}", flow_id=flow_id, status=flow.status)
     if view.inputs(flow_id).options.get("pruned"):
@@ -35,6 +40,8 @@ def redrive_work(view: FlowView, work_id: str, now: int) -> str:
     """
     work = view.work(work_id)
     flow = view.flow(work.flow_id)
+    if work.version == GATED:
+        raise WorkNotFailed("an agent runs this step: it asks the gate for another attempt", work_id=work_id)
     step = view.step_run(work.flow_id, work.step_id)
     if work.status is not WorkStatus.FAILED or work.undoes is not None or step.status is not StepStatus.FAILED:
         raise WorkNotFailed(f"the work item is {work.status}, its step {step.status}", work_id=work_id)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from counterfoil.domain.errors import UnknownReceipt
+from counterfoil.domain.model import GATED
 from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.settle import settle
 from counterfoil.domain.states import WorkStatus
@@ -49,7 +50,7 @@ class Complete:
 
     def decide(self, world: World, now: int) -> Completion:
         work = world.find_work(self._work_id)
-        if work is None:
+        if work is None or work.version == GATED:  # nobody was given a receipt for what an agent runs
             raise UnknownReceipt
         step = world.version(work.version)
         if step.definition.require_signature and self._verify is not None:
@@ -86,7 +87,7 @@ class Beat:
 
     def decide(self, world: World, now: int) -> HeartbeatAnswer:
         work = world.find_work(self._work_id)
-        if work is None:
+        if work is None or work.version == GATED:  # nobody was given a receipt for what an agent runs
             raise UnknownReceipt
         for event in beat(work, self._heartbeat, world.version(work.version), now):
             world.record(event)

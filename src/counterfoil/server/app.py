@@ -22,6 +22,7 @@ from counterfoil.server.routes.operations import operations_routes
 from counterfoil.server.routes.policies import policy_routes
 from counterfoil.server.routes.schedules import schedule_routes
 from counterfoil.server.routes.steps import step_routes
+from counterfoil.server.routes.subscriptions import subscription_routes
 from counterfoil.server.routes.webhook import webhook_routes
 from counterfoil.server.routes.work import work_routes
 from counterfoil.server.routes.workflows import workflow_routes
@@ -51,6 +52,7 @@ def api_routes(engine: EngineFacade) -> list[Route]:
         *workflow_routes(engine),
         *approval_routes(engine),
         *policy_routes(engine),
+        *subscription_routes(engine),
         *operations_routes(engine),
     ]
 

@@ -60,11 +60,9 @@ def workflow_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _workflow_routes(engine: EngineFacade) -> list[Route]:
-    control = engine.control
-
     async def create_workflow(request: web.Request) -> web.Response:
         wanted = await read_keyed(request, CreateWorkflow)
-        document, created = await control.create_workflow(wanted, caller(request))
+        document, created = await engine.control.create_workflow(wanted, caller(request))
         response = json_response(document, 201 if created else 200)
         response.headers["Location"] = f"/api/v1/workflows/{document['workflow_id']}"
         if not created:
@@ -73,10 +71,10 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
 
     async def list_workflows(request: web.Request) -> web.Response:
         wanted = read_query(request, WorkflowFilters)
-        return json_response(await control.queries.workflows(**wanted.model_dump()))
+        return json_response(await engine.control.queries.workflows(**wanted.model_dump()))
 
     async def get_workflow(request: web.Request) -> web.Response:
-        return json_response(await control.queries.workflow(_workflow_id(request)))
+        return json_response(await engine.control.queries.workflow(_workflow_id(request)))
 
     return [
         Route(
@@ -139,16 +137,14 @@ _ENDS = (
 
 
 def _ending_routes(engine: EngineFacade) -> list[Route]:
-    control = engine.control
-
     async def resume_workflow(request: web.Request) -> web.Response:
         await read_optional_model(request, EndWorkflow, errors.InvalidInput)
-        return json_response(await control.resume_workflow(_workflow_id(request)))
+        return json_response(await engine.control.resume_workflow(_workflow_id(request)))
 
     def end_with(ending: Ending) -> Handler:
         async def end_workflow(request: web.Request) -> web.Response:
             said = await read_optional_model(request, EndWorkflow, errors.InvalidInput)
-            return json_response(await control.end_workflow(_workflow_id(request), ending, said.reason))
+            return json_response(await engine.control.end_workflow(_workflow_id(request), ending, said.reason))
 
         return end_workflow
 
@@ -195,19 +191,19 @@ def _ending_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _step_routes(engine: EngineFacade) -> list[Route]:
-    control = engine.control
-
     async def gate_step(request: web.Request) -> web.Response:
         workflow_id, step_id = _workflow_id(request), _step_id(request)
         options = read_query(request, GateOptions)
         wanted = await read_keyed(request, GateRequest, optional=True)
         include = options.include_prior_output == "true"
-        return json_response(await control.gate(GateCall(workflow_id, step_id, wanted, caller(request), include)))
+        return json_response(
+            await engine.control.gate(GateCall(workflow_id, step_id, wanted, caller(request), include))
+        )
 
     async def complete_step(request: web.Request) -> web.Response:
         workflow_id, step_id = _workflow_id(request), _step_id(request)
         report = await read_keyed(request, CompleteStep, optional=True)
-        repeated = await control.complete_step(workflow_id, step_id, report)
+        repeated = await engine.control.complete_step(workflow_id, step_id, report)
         response = empty_response()
         if repeated:
             response.headers["Idempotent-Replayed"] = "true"
@@ -216,10 +212,10 @@ def _step_routes(engine: EngineFacade) -> list[Route]:
     async def prolong_claim(request: web.Request) -> web.Response:
         workflow_id, step_id = _workflow_id(request), _step_id(request)
         sign = await read_model(request, ProlongClaim, errors.InvalidInput)
-        return json_response(await control.prolong_claim(workflow_id, step_id, sign))
+        return json_response(await engine.control.prolong_claim(workflow_id, step_id, sign))
 
     async def get_workflow_step(request: web.Request) -> web.Response:
-        return json_response(await control.queries.workflow_step(_workflow_id(request), _step_id(request)))
+        return json_response(await engine.control.queries.workflow_step(_workflow_id(request), _step_id(request)))
 
     return [
         Route(
@@ -296,10 +292,8 @@ def _step_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _approval_routes(engine: EngineFacade) -> list[Route]:
-    control = engine.control
-
     async def list_pending_approvals(request: web.Request) -> web.Response:
-        return json_response(await control.queries.pending_approvals(read_query(request, PendingLimit).limit))
+        return json_response(await engine.control.queries.pending_approvals(read_query(request, PendingLimit).limit))
 
     async def approve_step(request: web.Request) -> web.Response:
         said = await read_optional_model(request, Approve, errors.InvalidInput)
@@ -311,7 +305,7 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
 
     async def review(request: web.Request, verdict: Verdict, comment: str | None) -> web.Response:
         workflow_id, step_id = _workflow_id(request), _step_id(request)
-        return json_response(await control.review_step(workflow_id, step_id, caller(request), verdict, comment))
+        return json_response(await engine.control.review_step(workflow_id, step_id, caller(request), verdict, comment))
 
     def route(verb: str, handler: Handler, summary: str, model: type[Approve | Reject]) -> Route:
         return Route(

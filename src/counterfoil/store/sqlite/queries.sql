@@ -163,7 +163,7 @@ FROM json_each(?) AS wanted CROSS JOIN policies AS p ON p.policy_id = wanted.val
 -- name: load_subscriptions
 -- Subscriptions by id.
 SELECT json_group_array(json_array(
-    s.subscription_id, s.definition, s.created_at, s.updated_at
+    s.subscription_id, s.definition, s.note, s.created_at, s.updated_at
 ))
 FROM json_each(?) AS wanted CROSS JOIN subscriptions AS s ON s.subscription_id = wanted.value;
 
@@ -211,11 +211,12 @@ LIMIT :limit;
 
 -- name: find_failed_work
 -- Work that has failed in a step that has, the longest ago first. Each filter is off while its parameter is null.
+-- What an agent runs is not among it: the agent asks for another attempt itself.
 -- An error's code is found in its text, be it its own or that of its cause: no quote stands in a string unescaped.
 SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
 JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
-WHERE w.status = 'failed' AND w.undoes IS NULL
+WHERE w.status = 'failed' AND w.undoes IS NULL AND w.version <> 'gate'
     AND (:step_id IS NULL OR w.step_id = :step_id)
     AND (:error_code IS NULL OR instr(w.error, '"code":"' || :error_code || '"') > 0)
     AND (:since IS NULL OR w.recorded_at >= :since)
@@ -255,8 +256,11 @@ SELECT schedule_id FROM schedules WHERE next_at <= :now ORDER BY next_at LIMIT :
 SELECT approval_id, flow_id FROM approvals WHERE status = 'pending' AND expires_at <= :now ORDER BY expires_at LIMIT :limit;
 
 -- name: find_deliveries
--- Deliveries to be made now, the longest due first.
-SELECT delivery_id FROM deliveries WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
+-- Deliveries to be made now, the longest due first, but for subscribers that are being told as much as they may be at
+-- once.
+SELECT delivery_id FROM deliveries
+WHERE due_at <= :now AND subscription_id NOT IN (SELECT value FROM json_each(:busy))
+ORDER BY due_at LIMIT :limit;
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
@@ -464,9 +468,10 @@ INSERT INTO policy_versions (policy_id, version, definition, source, changed_by,
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: put_subscriptions
-INSERT INTO subscriptions (subscription_id, definition, created_at, updated_at)
+INSERT INTO subscriptions (subscription_id, definition, note, created_at, updated_at)
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
-ON CONFLICT (subscription_id) DO UPDATE SET definition = excluded.definition, updated_at = excluded.updated_at;
+ON CONFLICT (subscription_id) DO UPDATE SET
+    definition = excluded.definition, note = excluded.note, updated_at = excluded.updated_at;
 
 -- name: delete_subscriptions
 DELETE FROM subscriptions WHERE subscription_id IN (VALUES :rows);
@@ -546,7 +551,8 @@ SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL;
 SELECT min(expires_at) FROM approvals WHERE status = 'pending';
 
 -- name: next_delivery
-SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL;
+SELECT min(due_at) FROM deliveries
+WHERE due_at IS NOT NULL AND subscription_id NOT IN (SELECT value FROM json_each(:busy));
 
 -- name: open_work_by_state
 -- How much work is open, by state.
@@ -790,11 +796,11 @@ SELECT policy_id, version, definition, source, changed_by, at FROM policy_versio
 WHERE policy_id = :policy_id ORDER BY version DESC LIMIT :limit;
 
 -- name: get_subscription
-SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = :subscription_id;
+SELECT s.subscription_id, s.definition, s.note, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = :subscription_id;
 
 -- name: list_subscriptions
 -- By id, behind the one that the last page ended with.
-SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s
+SELECT s.subscription_id, s.definition, s.note, s.created_at, s.updated_at FROM subscriptions AS s
 WHERE s.subscription_id > coalesce(:after, '') ORDER BY s.subscription_id LIMIT :limit;
 
 -- name: list_deliveries
