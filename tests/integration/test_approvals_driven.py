@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import aiohttp
@@ -24,7 +25,7 @@ from tests.integration.people import (
 from tests.integration.planned import Workshop, each, gives, items, states, succeeded, takes
 from tests.integration.scenario import PATH, STEP, dispatched
 from tests.running import Connect, Node, StartNode
-from tests.wire import Api
+from tests.wire import Api, moment
 
 SECOND = [{"field": "step.gate_count", "operator": "at_least", "value": 2}]
 CONTROL = {"approval": {"reason": "a person looks first", "severity": "high"}}
@@ -257,3 +258,28 @@ async def test_what_is_held_takes_no_place(api: Api, endpoint: StepEndpoint, lim
     if "parallelism" in limit:
         assert (await endpoint.received(PATH, 2)).metadata["flow_id"] == risky
     assert len(await approvals(api)) == 1
+
+
+async def test_of_the_step_and_the_policies_the_strictest_counts_and_a_block_always(
+    api: Api, endpoint: StepEndpoint
+) -> None:
+    await put_policy(api, "money", policy(STEP, approvals=2, severity="low", expires_in="1h", reason="money leaves"))
+    await api.put_step(STEP, endpoint.url(PATH), control=CONTROL, work={"parallelism": 1})
+    flow_id = await api.start(STEP)
+    (question,) = await asked(api, flow_id)
+    assert (question["approvals_needed"], question["severity"]) == (2, "high")
+    assert moment(question["expires_at"]) - moment(question["requested_at"]) == timedelta(hours=1)
+    assert [each["policy_id"] for each in question["policies"]] == ["money"]
+    (await api.post(f"/api/v1/flows/{flow_id}/cancel")).ok()
+    assert (await api.request("DELETE", "/api/v1/policies/money")).status == 204
+    first, second = await api.start(STEP), await api.start(STEP)
+    for flow_id in (first, second):
+        (question,) = await asked(api, flow_id)
+        (await approve(api, question["approval_id"])).ok()
+    received = await endpoint.received(PATH)
+    assert received.metadata["flow_id"] == first, "the second was agreed to, and waits for its place"
+    await put_policy(api, "stop", policy(STEP, "block", reason="everything stops"))
+    await api.succeed(received)
+    error = (await api.final(second))["error"]
+    assert (error["code"], error["message"]) == ("POLICY_BLOCKED", "everything stops")
+    assert len(endpoint.requests(PATH)) == 1
