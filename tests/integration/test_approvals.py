@@ -125,11 +125,7 @@ async def test_two_approvals_need_two_different_keys_and_one_rejection_is_enough
     assert (await reject(team["rob"], approval_id, "no")).ok()["status"] == "rejected"
     (await approve(team["ada"], approval_id)).refused(409, "NOT_PENDING")
     assert (await gate(team["olga"], workflow_id, step_input=INPUT))["decision"] == "block"
-
-
-async def test_two_of_two_at_once_are_both_counted(team: Team) -> None:
-    await put_policy(team["ada"], "two", policy("pay", approvals=2))
-    for _ in range(4):
+    for _ in range(3):  # both at once, and each of them twice
         _, approval_id = await held(team)
         replies = await asyncio.gather(*(approve(team[name], approval_id) for name in ("rita", "rob", "rita", "rob")))
         told = [reply.ok()["status"] for reply in replies if reply.status == 200]

@@ -30,6 +30,7 @@ from tests.wire import Api, moment
 SECOND = [{"field": "step.gate_count", "operator": "at_least", "value": 2}]
 CONTROL = {"approval": {"reason": "a person looks first", "severity": "high"}}
 DOUBLE: dict[str, Any] = {"n": each("number"), "twice": gives("number")}
+LIMITS = {"one": {"parallelism": 1}, "rare": {"rate_limit": {"count": 1, "per_ms": 600_000}}}
 LATER = {"init_backoff_ms": 10, "deadline_ms": 100}
 
 
@@ -241,23 +242,23 @@ async def test_what_a_flow_inside_another_sends_is_asked_about(team: dict[str, A
     assert error["place"] == "control.approval", "refused rather than not asked about"
 
 
-@pytest.mark.parametrize("limit", [{"parallelism": 1}, {"rate_limit": {"count": 1, "per_ms": 600_000}}])
-async def test_what_is_held_takes_no_place(api: Api, endpoint: StepEndpoint, limit: dict[str, Any]) -> None:
-    match = {"step_id": STEP, "flow_labels": {"risk": "high"}}
-    await put_policy(api, "risky", policy(STEP, match=match))
-    await api.put_step(STEP, endpoint.url(PATH), work=limit)
-    risky = await api.start(STEP, labels={"risk": "high"})
-    (question,) = await asked(api, risky)
-    other = await api.start(STEP)
-    received = await endpoint.received(PATH)
-    assert received.metadata["flow_id"] == other, "it goes ahead of what is held"
-    (await approve(api, question["approval_id"])).ok()
-    work = await api.work(risky)
-    assert (work["status"], work["attempt"]) == ("pending", 0), "it was agreed to, and waits for its place"
-    await api.succeed(received)
-    if "parallelism" in limit:
-        assert (await endpoint.received(PATH, 2)).metadata["flow_id"] == risky
-    assert len(await approvals(api)) == 1
+async def test_what_is_held_takes_no_place(api: Api, endpoint: StepEndpoint) -> None:
+    await put_policy(api, "risky", policy(match={"flow_labels": {"risk": "high"}}))
+    for step_id, limit in LIMITS.items():
+        path = f"/{step_id}"
+        await api.put_step(step_id, endpoint.url(path), work=limit)
+        risky = await api.start(step_id, labels={"risk": "high"})
+        (question,) = await asked(api, risky)
+        other = await api.start(step_id)
+        received = await endpoint.received(path)
+        assert received.metadata["flow_id"] == other, "it goes ahead of what is held"
+        (await approve(api, question["approval_id"])).ok()
+        work = await api.work(risky)
+        assert (work["status"], work["attempt"]) == ("pending", 0), "it was agreed to, and waits for its place"
+        await api.succeed(received)
+    assert (await endpoint.received("/one", 2)).metadata["flow_id"] != received.metadata["flow_id"]
+    assert len(endpoint.requests("/rare")) == 1, "its time has not come yet"
+    assert len(await approvals(api)) == 2
 
 
 async def test_of_the_step_and_the_policies_the_strictest_counts_and_a_block_always(
