@@ -253,11 +253,12 @@ class GuardedStep:
         text = "the agent was stopped while it ran the step" if cancelled else f"{type(error).__name__}: {error}"
         text = text[:LONGEST_ERROR].replace("\0", " ").encode("utf-8", "replace").decode()
         retriable = not isinstance(error, StepFailed)
+        holder = None if self._lease is None else self._options.get("holder")
         try:
             async with asyncio.timeout(LAST_REPORT_SECONDS):
                 await self._until_answered(
                     lambda: self._client.fail_step(
-                        self.workflow_id, self.step_id, text, retriable=retriable, key=self._key
+                        self.workflow_id, self.step_id, text, retriable=retriable, key=self._key, holder=holder
                     )
                 )
         except (ClientError, TimeoutError) as unreported:

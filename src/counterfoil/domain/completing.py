@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from counterfoil.domain.canonical import same_json
-from counterfoil.domain.errors import CompletionConflict, StepNotAllowed, UnknownStep, WorkflowTerminal
+from counterfoil.domain.errors import ClaimLost, CompletionConflict, StepNotAllowed, UnknownStep, WorkflowTerminal
 from counterfoil.domain.events import EventType
 from counterfoil.domain.gate_calls import WORKFLOW_STATUS, workflow
 from counterfoil.domain.gate_requests import CompleteStep
@@ -26,6 +26,7 @@ def complete(view: FlowView, flow_id: str, step_id: str, report: CompleteStep, n
     if _is_repeated(view, gate, work, report):
         return True
     _refuse(flow, gate, work)
+    _refuse_stale(gate, work, report)
     if report.success:
         result = {"success": True, "outputs": report.output, "error": None}
         data = {"result": result, "via": "complete", "usage": report.usage()}
@@ -60,6 +61,15 @@ def _refuse(flow: Flow, gate: Gate, work: Work) -> None:
         raise WorkflowTerminal(f"the workflow has ended: it is {status}", **ids, status=status)
     if gate.standing is not Decision.ALLOW:
         raise StepNotAllowed(**ids, decision=gate.standing, approval_id=gate.approval_id)
+
+
+def _refuse_stale(gate: Gate, work: Work, report: CompleteStep) -> None:
+    """A failure of one whose claim has passed to another: it must not end what the other one is at.
+
+    A success is taken from anybody: what has happened has happened.
+    """
+    if not report.success and report.holder is not None and report.holder != gate.holder:
+        raise ClaimLost(workflow_id=gate.flow_id, step_id=gate.step_id, work_status=work.status)
 
 
 def _tried(view: FlowView, work: Work, report: CompleteStep, now: int) -> None:

@@ -129,6 +129,8 @@ class CompleteStep(_Message):
     output: Annotated[dict[str, Any], Field(max_length=1024)] | None = None
     error: LongText | None = None
     retriable: StrictBool | None = None
+    holder: Annotated[ShortText, Field(min_length=1)] | None = None
+    """Of a failure: whose claim it was under. It does not count if another has the step by now."""
     tokens_in: Tokens | None = None
     tokens_out: Tokens | None = None
     cost_usd: Dollars | None = None

@@ -262,6 +262,7 @@ def _step_routes(engine: EngineFacade) -> list[Route]:
                 errors.IdempotencyKeyMismatch,
                 errors.StepNotAllowed,
                 errors.CompletionConflict,
+                errors.ClaimLost,
                 *_BODY_ERRORS,
             ),
             roles=OPERATORS,
