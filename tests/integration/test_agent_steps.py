@@ -173,6 +173,25 @@ async def test_a_lapsed_claim_is_taken_up_again_unless_another_has_it(start_node
 
 
 @once
+async def test_an_agent_that_lost_its_claim_does_not_end_that_of_the_next_one(start_node: StartNode) -> None:
+    clock = MovableClock()
+    node = await start_node(clock=clock)
+    async with Client(node.url) as client:
+        workflow = (await client.create_workflow("refund"))["workflow_id"]
+
+        async def stall() -> None:
+            clock.advance(minutes=2)
+            await client.gate(workflow, "charge", claim=60, holder="the next one")
+            raise ValueError("too late")
+
+        with pytest.raises(ValueError, match="too late"):
+            await client.run_step(workflow, "charge", stall, claim=60)
+        claim = (await client.workflow_step(workflow, "charge"))["claim"]
+        assert claim is not None
+        assert claim["holder"] == "the next one"
+
+
+@once
 async def test_the_claim_of_an_agent_that_died_is_waited_for(client: Client, workflow: str) -> None:
     till = Till()
     await client.gate(workflow, "charge", claim=0.3)
