@@ -210,7 +210,43 @@ async def test_a_run_is_repeated_after_its_end_with_what_it_gave(client: Client,
     for step, key in (("charge", "another"), ("mail", None), ("never", None)):
         with pytest.raises(WorkflowTerminalError):
             await client.run_step(workflow, step, till.charge, key=key)
+    with pytest.raises(WorkflowTerminalError):
+        await client.run_step(workflow, "charge", till.charge, key="invoice-1", input={"amount": 5})
     assert len(till.charges) == 1
+
+
+@once
+async def test_an_output_is_that_of_the_same_input(client: Client, workflow: str) -> None:
+    """What was done with another input is no reason not to do it with this one."""
+    till = Till()
+    await client.run_step(workflow, "charge", till.charge, input={"amount": 5})
+    await client.gate(workflow, "charge", input={"amount": 6}, retry_policy="reevaluate")  # and its agent dies
+    assert await client.run_step(workflow, "charge", till.charge, input={"amount": 6}) == {"charge": 2}
+    assert till.charges == [{"amount": 5}, {"amount": 6}]
+
+
+@once
+async def test_an_output_that_is_no_object_is_refused_by_name(client: Client, workflow: str) -> None:
+    async def charge() -> Any:
+        return "payment 1"
+
+    with pytest.raises(TypeError, match="output of step charge must be a mapping, not str"):
+        await client.run_step(workflow, "charge", charge)
+
+
+@once
+async def test_a_cancellation_from_outside_is_none_by_a_lost_claim(client: Client, workflow: str) -> None:
+    async def charge() -> None:
+        await client.abort_workflow(workflow, "enough")
+        try:
+            await asyncio.wait_for(asyncio.Event().wait(), 10)
+        except asyncio.CancelledError:
+            agent.cancel()
+            raise
+
+    agent = asyncio.create_task(client.run_step(workflow, "charge", charge, claim=0.3))
+    with pytest.raises(asyncio.CancelledError):
+        await agent
 
 
 @once

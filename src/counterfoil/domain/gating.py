@@ -73,8 +73,9 @@ def ask(view: FlowView, call: GateCall, now: int) -> dict[str, Any]:
 
 
 def _refuse_ended(view: FlowView, call: GateCall, flow: Flow, gate: Gate | None) -> None:
-    known = None
+    known = same_input = None
     if gate is not None:
+        same_input = gate.input_digest == call.request.content()
         known = retry_context(gate, gate.decision, _prior_output(view, call, gate), counted=False)
     status = WORKFLOW_STATUS[flow.status]
     raise WorkflowTerminal(
@@ -82,6 +83,7 @@ def _refuse_ended(view: FlowView, call: GateCall, flow: Flow, gate: Gate | None)
         workflow_id=call.flow_id,
         step_id=call.step_id,
         status=status,
+        same_input=same_input,
         retry_context=known,
     )
 
@@ -303,6 +305,7 @@ def _answer(view: FlowView, call: GateCall, before: Decision | None, *, cached: 
         "cached": cached,
         "decision_source": "cached" if cached else "fresh",
         "work_id": work.work_id,
+        "work_status": work.status,
         "attempt": work.attempt,
         "claim": None,
         "approval_id": gate.approval_id,

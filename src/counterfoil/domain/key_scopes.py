@@ -11,6 +11,7 @@ from counterfoil.domain.gate_calls import GateCall
 from counterfoil.domain.gate_requests import DEFAULT_WINDOW_MS, GateRequest
 from counterfoil.domain.model import KeyOwner
 from counterfoil.domain.retry_context import retry_context
+from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.view import FlowView
 
 
@@ -69,6 +70,7 @@ def _replay(view: FlowView, call: GateCall, owner: KeyOwner, now: int) -> dict[s
         "cached": True,
         "decision_source": "cached",
         "work_id": gate.completed_work_id,
+        "work_status": WorkStatus.SUCCEEDED,
         "attempt": 0,
         "claim": None,
         "approval_id": None,
