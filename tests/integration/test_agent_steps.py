@@ -10,6 +10,7 @@ import pytest
 
 from counterfoil.client import (
     ApprovalRequired,
+    Backoff,
     Client,
     CompletionConflictError,
     IdempotencyKeyInUseError,
@@ -189,6 +190,24 @@ async def test_an_agent_that_lost_its_claim_does_not_end_that_of_the_next_one(st
         claim = (await client.workflow_step(workflow, "charge"))["claim"]
         assert claim is not None
         assert claim["holder"] == "the next one"
+
+
+async def test_a_guard_outlasts_a_restart_of_the_engine(start_node: StartNode, unused_tcp_port: int) -> None:
+    first = await start_node(port=unused_tcp_port)
+    quick = Backoff(tries=200, first=0.02, limit=0.05)
+    async with Client(first.url) as client:
+        workflow = (await client.create_workflow("refund"))["workflow_id"]
+        restarting: list[asyncio.Future[Node]] = []
+
+        async def charge() -> dict[str, int]:
+            await first.stop()
+            restarting.append(asyncio.ensure_future(start_node(port=unused_tcp_port)))
+            return {"charge": 1}
+
+        await client.run_step(workflow, "charge", charge, key="k", claim=60, backoff=quick)
+        await restarting[0]
+        step = await client.workflow_step(workflow, "charge")
+        assert (step["work_status"], step["completion_count"], step["gate_count"]) == ("succeeded", 1, 1)
 
 
 @once
