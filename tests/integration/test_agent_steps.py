@@ -69,6 +69,16 @@ async def test_a_guarded_step_is_done_once(client: Client, workflow: str) -> Non
     assert till.charges == [{"amount": 5}]
 
 
+async def test_of_many_agents_with_a_claim_one_runs_the_step(client: Client, workflow: str) -> None:
+    till = Till()
+    agents = [
+        client.run_step(workflow, "charge", till.charge, key="invoice-1", claim=60, wait_for_claim=30)
+        for _ in range(12)
+    ]
+    assert await asyncio.gather(*agents) == [{"charge": 1}] * 12
+    assert len(till.charges) == 1
+
+
 @once
 async def test_a_body_without_output_completes_with_nothing(client: Client, workflow: str) -> None:
     async with client.step(workflow, "notify"):

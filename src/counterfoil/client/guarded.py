@@ -168,7 +168,7 @@ class GuardedStep:
     async def _ask(self, options: GateOptions) -> GateAnswer:
         """The gate's answer; while another agent has claimed the step, it is waited for as long as was said."""
         clock = asyncio.get_running_loop().time
-        over = clock() + self._patience_with_agents
+        over, pause = clock() + self._patience_with_agents, FIRST_LOOK_SECONDS
         while True:
             try:
                 return await self._until_answered(
@@ -178,7 +178,8 @@ class GuardedStep:
                 left = over - clock()
                 if left <= 0:
                     raise
-                await asyncio.sleep(min(left, LONGEST_LOOK_SECONDS, _until(claimed.lease_expires_at)))
+                await asyncio.sleep(min(left, pause, _until(claimed.lease_expires_at)))
+                pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
 
     async def _after_review(self, answer: GateAnswer, patience: float) -> GateAnswer:
         """The gate's answer once people have decided, or the one there is when patience ends."""
