@@ -7,7 +7,8 @@ ApiError
 │   │                       StepInFlightError, ClaimLostError, StepNotAllowedError,
 │   │                       CompletionConflictError, ApprovalHoldError
 │   └── ReviewConflict      NotPendingError, ApprovalExpiredError, SameReviewerError, NoApprovalNeededError
-├── NotFound                UnknownWorkflow, UnknownApproval, UnknownPolicy, UnknownSubscription
+├── NotFound                UnknownWorkflow, UnknownApproval, UnknownPolicy, UnknownSubscription,
+│                           UnknownDelivery
 └── Denied                  SelfApprovalError
 
 StepUnwanted                the workflow ended while the step was run
@@ -36,6 +37,10 @@ class UnknownPolicy(NotFound):
 
 class UnknownSubscription(NotFound):
     """No subscription has this id."""
+
+
+class UnknownDelivery(NotFound):
+    """The subscriber has no such delivery: perhaps it was made."""
 
 
 class InvalidPolicy(Invalid):
@@ -194,6 +199,10 @@ class SameReviewerError(ReviewConflict):
 
 class NoApprovalNeededError(Conflict):
     """The step does not wait for people."""
+
+
+class SubscriptionDisabled(Conflict):
+    """Nothing is sent to a subscription that is disabled."""
 
 
 class SelfApprovalError(Denied):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from counterfoil.domain.errors import UnknownSubscription
+from counterfoil.domain.subscription_errors import UnknownSubscription
 from counterfoil.domain.subscriptions import SUBSCRIPTION_ID_PATTERN, Delivery, Subscription, SubscriptionDefinition
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.engine.context import EngineContext

@@ -9,9 +9,9 @@ from __future__ import annotations
 from base64 import b64encode
 from dataclasses import dataclass, replace
 
-from counterfoil.domain.errors import SubscriptionDisabled, UnknownDelivery, UnknownSubscription
 from counterfoil.domain.notices import trial
 from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.subscription_errors import SubscriptionDisabled, UnknownDelivery, UnknownSubscription
 from counterfoil.domain.subscriptions import Delivery, Subscription, SubscriptionDefinition
 from counterfoil.store.needs import Needs
 from counterfoil.store.world import World

@@ -99,7 +99,8 @@ class Call:
         return int(self.metadata["attempt"])
 
     def __repr__(self) -> str:
-        return f"<Call {self.url} {self.metadata.get('work_id')} attempt {self.metadata.get('attempt')}>"
+        about = self.body.get("metadata", {})
+        return f"<Call {self.url} {about.get('work_id')} attempt {about.get('attempt')}>"
 
 
 def answered(status: int = 200, body: Any = None, retry_after_ms: int | None = None) -> Reply:

@@ -6,14 +6,12 @@ import re
 
 from aiohttp import web
 
-from counterfoil.domain.errors import (
-    InvalidInput,
+from counterfoil.domain.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
+from counterfoil.domain.subscription_errors import (
     InvalidSubscription,
-    PayloadTooLarge,
     SubscriptionDisabled,
     UnknownDelivery,
     UnknownSubscription,
-    UnsupportedMediaType,
 )
 from counterfoil.domain.subscriptions import SUBSCRIPTION_ID_PATTERN, SubscriptionDefinition
 from counterfoil.server import subscription_answers as answers
