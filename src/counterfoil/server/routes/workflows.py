@@ -56,6 +56,7 @@ def workflow_routes(engine: EngineFacade) -> list[Route]:
         *_workflow_routes(engine),
         *_ending_routes(engine),
         *_step_routes(engine),
+        *_claim_routes(engine),
     ]
 
 
@@ -209,14 +210,6 @@ def _step_routes(engine: EngineFacade) -> list[Route]:
             response.headers["Idempotent-Replayed"] = "true"
         return response
 
-    async def prolong_claim(request: web.Request) -> web.Response:
-        workflow_id, step_id = _workflow_id(request), _step_id(request)
-        sign = await read_model(request, ProlongClaim, errors.InvalidInput)
-        return json_response(await engine.control.prolong_claim(workflow_id, step_id, sign))
-
-    async def get_workflow_step(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.workflow_step(_workflow_id(request), _step_id(request)))
-
     return [
         Route(
             method="POST",
@@ -266,6 +259,19 @@ def _step_routes(engine: EngineFacade) -> list[Route]:
             ),
             roles=OPERATORS,
         ),
+    ]
+
+
+def _claim_routes(engine: EngineFacade) -> list[Route]:
+    async def prolong_claim(request: web.Request) -> web.Response:
+        workflow_id, step_id = _workflow_id(request), _step_id(request)
+        sign = await read_model(request, ProlongClaim, errors.InvalidInput)
+        return json_response(await engine.control.prolong_claim(workflow_id, step_id, sign))
+
+    async def get_workflow_step(request: web.Request) -> web.Response:
+        return json_response(await engine.control.queries.workflow_step(_workflow_id(request), _step_id(request)))
+
+    return [
         Route(
             method="POST",
             path=f"{_STEP_PATH}/heartbeat",
