@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.gate_calls import GateCall
 from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, GateRequest
 from counterfoil.domain.policies import PolicyDefinition
+from counterfoil.engine.approvals import Verdict
+from counterfoil.engine.control import Ending
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Simulator
 from tests.databases import NewDatabase
@@ -35,7 +38,7 @@ ITEMS = {
     "cancelled": "cancelled",
 }
 """By the model's word: the state of the work item."""
-ENDINGS = {"completed": "completed", "failed": "failed", "aborted": "cancelled"}
+ENDINGS: dict[str, Ending] = {"completed": "completed", "failed": "failed", "aborted": "cancelled"}
 
 STEPS = st.sampled_from(["pay", "pay", "pay", "tell"])
 KEYS = st.sampled_from(["", "", "", "", "", "k"])
@@ -106,7 +109,7 @@ class Life:
         """All at once: they are decided in this order, in one batch."""
         answers = await asyncio.gather(*(outcome(self.call(*call)) for call in calls))
         for call, answer in zip(calls, answers, strict=True):
-            assert answer == expected(lambda call=call: self.expect(*call)), (call, calls)
+            assert answer == expected(partial(self.expect, *call)), (call, calls)
 
     def call(self, kind: str, step_id: str, *rest: Any) -> Coroutine[Any, Any, Any]:
         control = self.simulator.engine.control
@@ -149,7 +152,7 @@ class Life:
         }
 
     async def review(self, step_id: str, agrees: bool) -> str:
-        verdict = "approve" if agrees else "reject"
+        verdict: Verdict = "approve" if agrees else "reject"
         document = await self.simulator.engine.control.review_step(self.workflow_id, step_id, "boss", verdict, None)
         return str(document["approval_status"])
 
