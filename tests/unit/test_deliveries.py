@@ -21,6 +21,7 @@ from counterfoil.engine.wakeups import SweepName
 from counterfoil.store.batch import Batch
 from counterfoil.testing.simulator import Call, CrashPoint, Simulator, answered, connection_refused, timed_out
 from counterfoil.transport.signing import Signer, Verifier
+from tests.by_hand import break_it
 from tests.store.records import definition
 
 URL = "http://chat.test/hook"
@@ -261,6 +262,20 @@ async def test_a_disabled_subscriber_is_told_nothing_that_was_due(simulator: Sim
     assert told(simulator) == []
     [given_up] = await kept(simulator)
     assert (given_up["status"], given_up["note"]) == ("given_up", "the subscription is disabled")
+
+
+async def test_a_subscription_of_another_version_stops_nothing_and_says_what_to_do(simulator: Simulator) -> None:
+    await subscribe(simulator)
+    await subscribe(simulator, "sane")
+    await simulator.crash()
+    break_it(simulator.place, "UPDATE subscriptions SET definition = '{}' WHERE subscription_id = 'ops'")
+    await simulator.start()
+    await start(simulator)
+    assert (await kept(simulator), len(await kept(simulator, "sane"))) == ([], 1)
+    shown = await simulator.engine.subscribers.get("ops")
+    assert (shown["enabled"], shown["note"][-13:]) == (False, ": put it anew")
+    await subscribe(simulator)
+    assert (await simulator.engine.subscribers.get("ops"))["note"] is None
 
 
 async def test_who_has_moved_is_not_disabled_for_the_old_address(simulator: Simulator) -> None:

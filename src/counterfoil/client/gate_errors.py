@@ -2,12 +2,12 @@
 
 ApiError
 ├── Conflict
-│   ├── WorkflowTerminalError, IdempotencyKeyReusedError
+│   ├── WorkflowTerminalError, IdempotencyKeyReusedError, SubscriptionDisabledError
 │   ├── StepConflict        IdempotencyKeyMismatchError, IdempotencyKeyInUseError, StepInputMismatchError,
 │   │                       StepInFlightError, ClaimLostError, StepNotAllowedError,
 │   │                       CompletionConflictError, ApprovalHoldError
 │   └── ReviewConflict      NotPendingError, ApprovalExpiredError, SameReviewerError, NoApprovalNeededError
-├── NotFound                UnknownWorkflow, UnknownApproval, UnknownPolicy, UnknownSubscription
+├── NotFound                UnknownWorkflow, UnknownApproval, UnknownPolicy, UnknownSubscription, UnknownDelivery
 └── Denied                  SelfApprovalError
 
 StepUnwanted                the workflow ended while the step was run
@@ -38,12 +38,20 @@ class UnknownSubscription(NotFound):
     """No subscription has this id."""
 
 
+class UnknownDelivery(NotFound):
+    """The subscription has no such delivery: it was made, or never was."""
+
+
 class InvalidPolicy(Invalid):
     """The policy breaks a rule."""
 
 
 class InvalidSubscription(Invalid):
     """The subscription breaks a rule."""
+
+
+class SubscriptionDisabledError(Conflict):
+    """The subscription is disabled: nobody is told anything by it."""
 
 
 class WorkflowTerminalError(Conflict):
