@@ -230,8 +230,10 @@ def _help(command: click.Command, path: list[str], parent: click.Context | None)
 
 
 def routes() -> str:
-    """Every route of the OpenAPI document, by tag."""
+    """Every route of the OpenAPI document, by tag; KeyError for a tag without an explanation."""
     found = api_routes(cast(Engine, None))
+    if untold := {route.tag for route in found} - TAGS.keys():
+        raise KeyError(f"routes that no heading would show: {untold}")
     parts = []
     for tag, about in TAGS.items():
         members = [route for route in found if route.tag == tag]

@@ -23,12 +23,16 @@ from counterfoil.client import (
 from counterfoil.client.gate_errors import (
     ApprovalPendingError,
     InvalidPolicy,
+    InvalidSubscription,
     NoApprovalNeededError,
     SameReviewerError,
     SelfApprovalError,
     StepRejectedError,
+    SubscriptionDisabled,
     UnknownApproval,
+    UnknownDelivery,
     UnknownPolicy,
+    UnknownSubscription,
     UnknownWorkflow,
 )
 from counterfoil.testing import MovableClock
@@ -187,3 +191,25 @@ async def test_policies_are_kept_with_their_versions_and_tried_out(client: Clien
         await client.get_policy("no")
     with pytest.raises(InvalidPolicy):
         await client.put_policy("bad", {**BLOCK, "expression": "step.gate_count > 'a'"})
+
+
+@once
+async def test_subscriptions_and_what_could_not_be_delivered(client: Client, unused_tcp_port: int) -> None:
+    definition = {"url": f"http://127.0.0.1:{unused_tcp_port}/nobody", "events": ["approval.*"]}
+    assert (await client.put_subscription("ops", definition))["signing_secret"].startswith("whsec_")
+    assert (await client.get_subscription("ops"))["events"] == ["approval.*"]
+    assert [item["subscription_id"] for item in (await client.list_subscriptions(limit=5))["subscriptions"]] == ["ops"]
+    test = await client.test_subscription("ops")
+    (delivery,) = (await client.deliveries("ops"))["deliveries"]
+    assert (delivery["delivery_id"], delivery["status"]) == (test["delivery_id"], "pending")
+    assert (await client.redeliver("ops", test["delivery_id"]))["type"] == "test"
+    with pytest.raises(UnknownDelivery):
+        await client.redeliver("ops", "nothing")
+    await client.put_subscription("ops", {**definition, "enabled": False})
+    with pytest.raises(SubscriptionDisabled):
+        await client.test_subscription("ops")
+    with pytest.raises(InvalidSubscription):
+        await client.put_subscription("ops", {**definition, "events": ["nothing"]})
+    await client.delete_subscription("ops")
+    with pytest.raises(UnknownSubscription):
+        await client.get_subscription("ops")

@@ -17,6 +17,7 @@ from counterfoil.client import (
     StepFailed,
     StepInFlightError,
     StepUnwanted,
+    WorkflowTerminalError,
 )
 from counterfoil.testing import MovableClock
 from tests.eventually import eventually
@@ -137,6 +138,7 @@ async def test_a_cancelled_agent_says_so(client: Client, workflow: str) -> None:
 @once
 async def test_a_claim_lives_as_long_as_the_body(client: Client, workflow: str) -> None:
     async with client.step(workflow, "charge", claim=0.3) as step:
+        assert step.gate is not None
         assert step.gate["claim"] is not None
         first = step.gate["claim"]["lease_expires_at"]
 
@@ -168,6 +170,28 @@ async def test_a_lapsed_claim_is_taken_up_again_unless_another_has_it(start_node
             await client.gate(workflow, "charge", claim=60)
             with pytest.raises(StepInFlightError):
                 await step.heartbeat()
+
+
+@once
+async def test_the_claim_of_an_agent_that_died_is_waited_for(client: Client, workflow: str) -> None:
+    till = Till()
+    await client.gate(workflow, "charge", claim=0.3)
+    with pytest.raises(StepInFlightError):
+        await client.run_step(workflow, "charge", till.charge, claim=60)
+    assert await client.run_step(workflow, "charge", till.charge, claim=60, wait_for_claim=10) == {"charge": 1}
+
+
+@once
+async def test_a_run_is_repeated_after_its_end_with_what_it_gave(client: Client, workflow: str) -> None:
+    till = Till()
+    await client.run_step(workflow, "charge", till.charge, key="invoice-1")
+    await client.gate(workflow, "mail")
+    await client.complete_workflow(workflow)
+    assert await client.run_step(workflow, "charge", till.charge, key="invoice-1") == {"charge": 1}
+    for step, key in (("charge", "another"), ("mail", None), ("never", None)):
+        with pytest.raises(WorkflowTerminalError):
+            await client.run_step(workflow, step, till.charge, key=key)
+    assert len(till.charges) == 1
 
 
 @once

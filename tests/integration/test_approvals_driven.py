@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import aiohttp
@@ -24,11 +25,12 @@ from tests.integration.people import (
 from tests.integration.planned import Workshop, each, gives, items, states, succeeded, takes
 from tests.integration.scenario import PATH, STEP, dispatched
 from tests.running import Connect, Node, StartNode
-from tests.wire import Api
+from tests.wire import Api, moment
 
 SECOND = [{"field": "step.gate_count", "operator": "at_least", "value": 2}]
 CONTROL = {"approval": {"reason": "a person looks first", "severity": "high"}}
 DOUBLE: dict[str, Any] = {"n": each("number"), "twice": gives("number")}
+LIMITS = {"one": {"parallelism": 1}, "rare": {"rate_limit": {"count": 1, "per_ms": 600_000}}}
 LATER = {"init_backoff_ms": 10, "deadline_ms": 100}
 
 
@@ -240,20 +242,45 @@ async def test_what_a_flow_inside_another_sends_is_asked_about(team: dict[str, A
     assert error["place"] == "control.approval", "refused rather than not asked about"
 
 
-@pytest.mark.parametrize("limit", [{"parallelism": 1}, {"rate_limit": {"count": 1, "per_ms": 600_000}}])
-async def test_what_is_held_takes_no_place(api: Api, endpoint: StepEndpoint, limit: dict[str, Any]) -> None:
-    match = {"step_id": STEP, "flow_labels": {"risk": "high"}}
-    await put_policy(api, "risky", policy(STEP, match=match))
-    await api.put_step(STEP, endpoint.url(PATH), work=limit)
-    risky = await api.start(STEP, labels={"risk": "high"})
-    (question,) = await asked(api, risky)
-    other = await api.start(STEP)
+async def test_what_is_held_takes_no_place(api: Api, endpoint: StepEndpoint) -> None:
+    await put_policy(api, "risky", policy(match={"flow_labels": {"risk": "high"}}))
+    for step_id, limit in LIMITS.items():
+        path = f"/{step_id}"
+        await api.put_step(step_id, endpoint.url(path), work=limit)
+        risky = await api.start(step_id, labels={"risk": "high"})
+        (question,) = await asked(api, risky)
+        other = await api.start(step_id)
+        received = await endpoint.received(path)
+        assert received.metadata["flow_id"] == other, "it goes ahead of what is held"
+        (await approve(api, question["approval_id"])).ok()
+        work = await api.work(risky)
+        assert (work["status"], work["attempt"]) == ("pending", 0), "it was agreed to, and waits for its place"
+        await api.succeed(received)
+    assert (await endpoint.received("/one", 2)).metadata["flow_id"] != received.metadata["flow_id"]
+    assert len(endpoint.requests("/rare")) == 1, "its time has not come yet"
+    assert len(await approvals(api)) == 2
+
+
+async def test_of_the_step_and_the_policies_the_strictest_counts_and_a_block_always(
+    api: Api, endpoint: StepEndpoint
+) -> None:
+    await put_policy(api, "money", policy(STEP, approvals=2, severity="low", expires_in="1h", reason="money leaves"))
+    await api.put_step(STEP, endpoint.url(PATH), control=CONTROL, work={"parallelism": 1})
+    flow_id = await api.start(STEP)
+    (question,) = await asked(api, flow_id)
+    assert (question["approvals_needed"], question["severity"]) == (2, "high")
+    assert moment(question["expires_at"]) - moment(question["requested_at"]) == timedelta(hours=1)
+    assert [each["policy_id"] for each in question["policies"]] == ["money"]
+    (await api.post(f"/api/v1/flows/{flow_id}/cancel")).ok()
+    assert (await api.request("DELETE", "/api/v1/policies/money")).status == 204
+    first, second = await api.start(STEP), await api.start(STEP)
+    for flow_id in (first, second):
+        (question,) = await asked(api, flow_id)
+        (await approve(api, question["approval_id"])).ok()
     received = await endpoint.received(PATH)
-    assert received.metadata["flow_id"] == other, "it goes ahead of what is held"
-    (await approve(api, question["approval_id"])).ok()
-    work = await api.work(risky)
-    assert (work["status"], work["attempt"]) == ("pending", 0), "it was agreed to, and waits for its place"
+    assert received.metadata["flow_id"] == first, "the second was agreed to, and waits for its place"
+    await put_policy(api, "stop", policy(STEP, "block", reason="everything stops"))
     await api.succeed(received)
-    if "parallelism" in limit:
-        assert (await endpoint.received(PATH, 2)).metadata["flow_id"] == risky
-    assert len(await approvals(api)) == 1
+    error = (await api.final(second))["error"]
+    assert (error["code"], error["message"]) == ("POLICY_BLOCKED", "everything stops")
+    assert len(endpoint.requests(PATH)) == 1

@@ -46,7 +46,9 @@ def test_there_are_three_examples() -> None:
     assert set(EXAMPLES) == {THIRD, RAPID, FIFTH}
 
 
-async def test_the_third_attempt_waits_for_people_at_the_gate(api: Api, clock: MovableClock) -> None:
+async def test_the_gate_asks_about_the_third_attempt_and_the_fifth_and_blocks_a_rapid_one(
+    api: Api, clock: MovableClock
+) -> None:
     await put_examples(api, *EXAMPLES)
     workflow_id = await begin(api)
     assert (await gate(api, workflow_id))["decision"] == "allow"
@@ -66,10 +68,6 @@ async def test_the_third_attempt_waits_for_people_at_the_gate(api: Api, clock: M
     assert (await complete(api, workflow_id)).status == 204
     answer = await again(api, workflow_id)
     assert (answer["decision"], answer["policy_ids"]) == ("allow", []), "what has completed is not asked about"
-
-
-async def test_a_rapid_retry_is_blocked_at_the_gate(api: Api, clock: MovableClock) -> None:
-    await put_examples(api, *EXAMPLES)
     workflow_id = await begin(api)
     await gate(api, workflow_id)
     clock.advance(seconds=20)

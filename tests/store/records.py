@@ -9,6 +9,7 @@ from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, Step
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.domain.work import RetryRules
 from counterfoil.store.changes import Changes
+from counterfoil.store.needs import step_key
 
 NOW = 1_800_000_000_000
 ENDPOINT = "http://worker.test/step"
@@ -123,7 +124,7 @@ class Written(Changes):
         return True
 
 
-def new_records(*records: Flow | StepRun | Work | FlowInputs) -> Changes:
+def new_records(*records: Flow | StepRun | Work | FlowInputs | Gate | Approval) -> Changes:
     """Changes that bring records into being, in whatever state they are."""
     changes = Written(at=NOW)
     for record in records:
@@ -136,12 +137,16 @@ def new_records(*records: Flow | StepRun | Work | FlowInputs) -> Changes:
         elif isinstance(record, Work):
             changes.work[record.work_id] = record
             changes.new.work.add(record.work_id)
+        elif isinstance(record, Gate):
+            changes.gates[step_key(record.flow_id, record.step_id)] = record
+        elif isinstance(record, Approval):
+            changes.approvals[record.approval_id] = record
         else:
             changes.inputs[record.flow_id] = record
     return changes
 
 
-def changed_records(*records: Flow | StepRun | Work) -> Changes:
+def changed_records(*records: Flow | StepRun | Work | Gate | Approval) -> Changes:
     """Changes that move existing records to the state they are in here."""
     changes = new_records(*records)
     changes.new = type(changes.new)()

@@ -116,7 +116,7 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
     "controls": [(1, LARGEST)],
     "policies": [("p", 2, None, "api", "ëve", 1, LARGEST), ("P", 1, '{"name":"🦆"}', "policies.json", "local", 1, 1)],
     "policy_versions": [("p", 1, "{}", "api", "ëve", 1), ("p", 2, None, "api", "ëve", 2), ("P", 1, "{}", "f", "l", 1)],
-    "subscriptions": [("s", '{"url":"http://subscriber.test"}', 1, LARGEST)],
+    "subscriptions": [("s", '{"url":"http://subscriber.test"}', "täglich aus", 1, LARGEST), ("S", "{}", None, 0, 1)],
     "deliveries": [
         (8, "d1", "s", "z", "flow_completed", r'{"text":"\u0000"}', 3, LARGEST, "HTTP 503", 1),
         (11, "d2", "s", "z", "flow_started", "{}", 0, None, None, 1),

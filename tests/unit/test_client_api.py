@@ -77,21 +77,6 @@ async def test_schedules_are_put_listed_shown_and_deleted(engine: CannedEngine, 
     await client.delete_schedule("news")
 
 
-async def test_subscriptions_are_put_listed_shown_and_deleted(engine: CannedEngine, client: Client) -> None:
-    path = "/api/v1/subscriptions"
-    engine.reply(f"PUT {path}/ops", Reply(201, {"subscription_id": "ops"}))
-    engine.reply(f"GET {path}/ops", Reply(200, {"subscription_id": "ops"}))
-    engine.reply(f"GET {path}", Reply(200, {"subscriptions": [{"subscription_id": "ops"}], "next_cursor": None}))
-    engine.reply(f"DELETE {path}/ops", Reply(204))
-    definition = {"url": "http://ops/", "events": ["approval_requested"]}
-    assert (await client.put_subscription("ops", definition))["subscription_id"] == "ops"
-    assert engine.asked[0].body == definition
-    assert (await client.get_subscription("ops"))["subscription_id"] == "ops"
-    page = await client.list_subscriptions(limit=5)
-    assert [item["subscription_id"] for item in page["subscriptions"]] == ["ops"]
-    await client.delete_subscription("ops")
-
-
 async def test_a_flow_starts_with_only_what_was_given(engine: CannedEngine, client: Client) -> None:
     engine.reply("POST /api/v1/flows", Reply(201, {"flow_id": "f-1"}))
     started = await client.start_flow(["resize"], {"width": 640})

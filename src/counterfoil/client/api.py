@@ -248,6 +248,7 @@ class Client(WorkflowCalls, ControlCalls):
         step_id: str,
         *,
         wait_for_approval: float | None = None,
+        wait_for_claim: float | None = None,
         backoff: Backoff | None = None,
         **options: Unpack[GateOptions],
     ) -> GuardedStep:
@@ -255,10 +256,20 @@ class Client(WorkflowCalls, ControlCalls):
 
         ``step.done``: it has been completed before, and ``step.output`` is what it gave. Otherwise the body does the
         work and sets ``step.output``. An exception is reported as a failed attempt, and goes on. Raises
-        ``StepBlocked``, and ``ApprovalRequired`` unless people agree within ``wait_for_approval`` seconds. A ``claim``
-        is prolonged while the body runs. What is done, or in the hands of people, is not evaluated again.
+        ``StepBlocked``, and ``ApprovalRequired`` unless people agree within ``wait_for_approval`` seconds.
+
+        A ``claim`` is prolonged while the body runs; that of another agent is waited for, ``wait_for_claim`` seconds.
+        What is done, or in the hands of people, is not evaluated again. What is done can be had after the end, too.
         """
-        return GuardedStep(self, workflow_id, step_id, options, wait_for_approval=wait_for_approval, backoff=backoff)
+        return GuardedStep(
+            self,
+            workflow_id,
+            step_id,
+            options,
+            wait_for_approval=wait_for_approval,
+            wait_for_claim=wait_for_claim,
+            backoff=backoff,
+        )
 
     async def run_step(
         self,
@@ -267,6 +278,7 @@ class Client(WorkflowCalls, ControlCalls):
         function: Callable[..., Awaitable[Mapping[str, Any] | None]],
         *,
         wait_for_approval: float | None = None,
+        wait_for_claim: float | None = None,
         backoff: Backoff | None = None,
         **options: Unpack[GateOptions],
     ) -> dict[str, Any]:
@@ -275,7 +287,14 @@ class Client(WorkflowCalls, ControlCalls):
         So what the policies and people have seen is what the function is called with; it is not called at all when
         the step is done.
         """
-        guarded = GuardedStep(self, workflow_id, step_id, options, wait_for_approval=wait_for_approval, backoff=backoff)
+        guarded = self.step(
+            workflow_id,
+            step_id,
+            wait_for_approval=wait_for_approval,
+            wait_for_claim=wait_for_claim,
+            backoff=backoff,
+            **options,
+        )
         async with guarded as step:
             if not step.done:
                 step.output = await function(**options.get("input", {}))

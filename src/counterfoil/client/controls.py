@@ -8,6 +8,8 @@ from typing import Any, cast
 from counterfoil.client.gate_documents import (
     Approval,
     ApprovalPage,
+    Delivery,
+    DeliveryPage,
     Policy,
     PolicyPage,
     PolicyTested,
@@ -97,12 +99,14 @@ class ControlCalls(Wire):
     # -- subscriptions -------------------------------------------------------------------------
 
     async def put_subscription(self, subscription_id: str, definition: Mapping[str, Any]) -> Subscription:
-        """Have a URL told of events, or change it, also to pause it (``"enabled": false``)."""
-        path = f"/api/v1/subscriptions/{part(subscription_id)}"
-        return cast(Subscription, await self._call("PUT", path, body=dict(definition)))
+        """Have a URL told of events, or change it, also to pause it (``"enabled": false``).
+
+        The answer has the ``signing_secret`` with which the subscriber checks what it is told.
+        """
+        return cast(Subscription, await self._call("PUT", _subscription(subscription_id), body=dict(definition)))
 
     async def get_subscription(self, subscription_id: str) -> Subscription:
-        return cast(Subscription, await self._call("GET", f"/api/v1/subscriptions/{part(subscription_id)}"))
+        return cast(Subscription, await self._call("GET", _subscription(subscription_id)))
 
     async def list_subscriptions(self, *, cursor: str | None = None, limit: int | None = None) -> SubscriptionPage:
         """One page of subscriptions, by id; hand ``next_cursor`` back for the next one."""
@@ -110,4 +114,25 @@ class ControlCalls(Wire):
         return cast(SubscriptionPage, await self._call("GET", "/api/v1/subscriptions", query=query))
 
     async def delete_subscription(self, subscription_id: str) -> None:
-        await self._call("DELETE", f"/api/v1/subscriptions/{part(subscription_id)}")
+        """Remove a subscription; what was still to be told is forgotten."""
+        await self._call("DELETE", _subscription(subscription_id))
+
+    async def deliveries(
+        self, subscription_id: str, *, cursor: str | None = None, limit: int | None = None
+    ) -> DeliveryPage:
+        """One page of what a subscriber was not told yet, or could not be told."""
+        path = f"{_subscription(subscription_id)}/deliveries"
+        return cast(DeliveryPage, await self._call("GET", path, query={"cursor": cursor, "limit": limit}))
+
+    async def redeliver(self, subscription_id: str, delivery_id: str) -> Delivery:
+        """Make a delivery now; one that was given up has all its tries again."""
+        path = f"{_subscription(subscription_id)}/deliveries/{part(delivery_id)}/redeliver"
+        return cast(Delivery, await self._call("POST", path))
+
+    async def test_subscription(self, subscription_id: str) -> Delivery:
+        """Send a test to a subscriber, on the way of all other messages."""
+        return cast(Delivery, await self._call("POST", f"{_subscription(subscription_id)}/test"))
+
+
+def _subscription(subscription_id: str) -> str:
+    return f"/api/v1/subscriptions/{part(subscription_id)}"

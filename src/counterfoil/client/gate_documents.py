@@ -226,14 +226,40 @@ class PolicyTested(TypedDict):
 
 
 class Subscription(TypedDict):
-    """Who is told of which events."""
+    """Who is told of which events. ``signing_secret``: only in the answer to a put; ``note``: why it is disabled."""
 
     subscription_id: str
     url: str
     events: list[str]
+    match: dict[str, Any]
     enabled: bool
+    description: str
+    note: str | None
+    created_at: str
+    updated_at: str
+    signing_secret: NotRequired[str]
 
 
 class SubscriptionPage(TypedDict):
     subscriptions: list[Subscription]
+    next_cursor: str | None
+
+
+class Delivery(TypedDict):
+    """What a subscriber was not told yet, or could not be told."""
+
+    delivery_id: str
+    subscription_id: str
+    type: str
+    flow_id: str | None
+    status: Literal["pending", "given_up"]
+    attempts: int
+    next_attempt_at: str | None
+    note: str | None
+    created_at: str
+    message: dict[str, Any]
+
+
+class DeliveryPage(TypedDict):
+    deliveries: list[Delivery]
     next_cursor: str | None

@@ -2,12 +2,13 @@
 
 ApiError
 ├── Conflict
-│   ├── WorkflowTerminalError, IdempotencyKeyReusedError, SubscriptionDisabledError
+│   ├── WorkflowTerminalError, IdempotencyKeyReusedError
 │   ├── StepConflict        IdempotencyKeyMismatchError, IdempotencyKeyInUseError, StepInputMismatchError,
 │   │                       StepInFlightError, ClaimLostError, StepNotAllowedError,
 │   │                       CompletionConflictError, ApprovalHoldError
 │   └── ReviewConflict      NotPendingError, ApprovalExpiredError, SameReviewerError, NoApprovalNeededError
-├── NotFound                UnknownWorkflow, UnknownApproval, UnknownPolicy, UnknownSubscription, UnknownDelivery
+├── NotFound                UnknownWorkflow, UnknownApproval, UnknownPolicy, UnknownSubscription,
+│                           UnknownDelivery
 └── Denied                  SelfApprovalError
 
 StepUnwanted                the workflow ended while the step was run
@@ -39,7 +40,7 @@ class UnknownSubscription(NotFound):
 
 
 class UnknownDelivery(NotFound):
-    """The subscription has no such delivery: it was made, or never was."""
+    """The subscriber has no such delivery: perhaps it was made."""
 
 
 class InvalidPolicy(Invalid):
@@ -48,10 +49,6 @@ class InvalidPolicy(Invalid):
 
 class InvalidSubscription(Invalid):
     """The subscription breaks a rule."""
-
-
-class SubscriptionDisabledError(Conflict):
-    """The subscription is disabled: nobody is told anything by it."""
 
 
 class WorkflowTerminalError(Conflict):
@@ -202,6 +199,10 @@ class SameReviewerError(ReviewConflict):
 
 class NoApprovalNeededError(Conflict):
     """The step does not wait for people."""
+
+
+class SubscriptionDisabled(Conflict):
+    """Nothing is sent to a subscription that is disabled."""
 
 
 class SelfApprovalError(Denied):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import uuid4
@@ -19,8 +20,10 @@ from counterfoil.client.gate_errors import (
     ApprovalRequired,
     ClaimLostError,
     StepBlocked,
+    StepInFlightError,
     StepInputMismatchError,
     StepUnwanted,
+    WorkflowTerminalError,
 )
 from counterfoil.client.reports import Backoff
 from counterfoil.client.workflows import GateOptions
@@ -37,7 +40,7 @@ UNTIL_ANSWERED = Backoff(tries=8, first=0.2, limit=5.0, retry_after_limit=30.0)
 LAST_REPORT_SECONDS = 5.0
 LONGEST_ERROR = 4096
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.25, 5.0
-"""Between two looks at an approval."""
+"""Between two looks at an approval, or at a claim of another agent."""
 DECIDED = frozenset({"succeeded", "held", "pending"})
 """States of a step's work in which a new evaluation would undo something: it is done, or in the hands of people."""
 
@@ -53,6 +56,7 @@ class GuardedStep:
         options: GateOptions,
         *,
         wait_for_approval: float | None = None,
+        wait_for_claim: float | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self.workflow_id = workflow_id
@@ -60,23 +64,22 @@ class GuardedStep:
         self.done = False
         self.output: Mapping[str, Any] | None = None
         """What is reported when the body ends; of a step that is done, what it gave."""
-        self.gate: GateAnswer
+        self.gate: GateAnswer | None = None
+        """What the gate answered; None of a step of a workflow that has ended."""
+        self.retry_context: RetryContext
+        """Which attempt this is, and what became of those before."""
         self._client = client
         self._options = options
         self._key = options.get("key")
         self._lease = options.get("claim")
         if self._lease is not None and not options.get("holder"):
             self._options = {**options, "holder": f"agent-{uuid4().hex}"}
-        self._patience = wait_for_approval
+        self._patience_with_people = wait_for_approval
+        self._patience_with_agents = wait_for_claim or 0.0
         self._backoff = backoff or UNTIL_ANSWERED
         self._reported = False
         self._prolonging: asyncio.Task[None] | None = None
         self._lost: ClientError | None = None
-
-    @property
-    def retry_context(self) -> RetryContext:
-        """Which attempt this is, and what became of those before."""
-        return self.gate["retry_context"]
 
     async def complete(
         self,
@@ -106,23 +109,37 @@ class GuardedStep:
     # -- the gate ------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        answer = await self._ask_as_wanted()
-        if answer["decision"] == "require_approval" and self._patience is not None:
-            answer = await self._after_review(answer, self._patience)
-        self.gate = answer
+        try:
+            answer = await self._ask_as_wanted()
+        except WorkflowTerminalError as ended:
+            self._reuse_of_ended(ended)
+            return self
+        if answer["decision"] == "require_approval" and self._patience_with_people is not None:
+            answer = await self._after_review(answer, self._patience_with_people)
         if answer["decision"] == "block":
             raise StepBlocked(answer)
         if answer["decision"] == "require_approval":
             raise ApprovalRequired(answer)
-        context = answer["retry_context"]
-        self.done = answer["cached"] and context["prior_output_available"]
-        if self.done:
-            self.output = context["prior_output"] or {}
+        self.gate, self.retry_context = answer, answer["retry_context"]
+        if answer["cached"] and self.retry_context["prior_output_available"]:
+            self._reuse()
         elif self._lease is not None:
             owner = asyncio.current_task()
             assert owner is not None
             self._prolonging = asyncio.create_task(self._prolong(owner, self._lease))
         return self
+
+    def _reuse(self) -> None:
+        self.done, self.output = True, self.retry_context["prior_output"] or {}
+
+    def _reuse_of_ended(self, ended: WorkflowTerminalError) -> None:
+        """A run that is repeated as a whole, after its end, is given what its steps gave, and can do nothing else."""
+        context = ended.retry_context
+        same_key = context is not None and context["idempotency_key"] == (self._key or "")
+        if context is None or not same_key or not context["prior_output_available"]:
+            raise ended
+        self.retry_context = context
+        self._reuse()
 
     async def _ask_as_wanted(self) -> GateAnswer:
         """Ask, with a new evaluation only where that is of use.
@@ -145,9 +162,19 @@ class GuardedStep:
         return await self._ask({**self._options, "retry_policy": "idempotent"})
 
     async def _ask(self, options: GateOptions) -> GateAnswer:
-        return await self._until_answered(
-            lambda: self._client.gate(self.workflow_id, self.step_id, include_prior_output=True, **options)
-        )
+        """The gate's answer; while another agent has claimed the step, it is waited for as long as was said."""
+        clock = asyncio.get_running_loop().time
+        over = clock() + self._patience_with_agents
+        while True:
+            try:
+                return await self._until_answered(
+                    lambda: self._client.gate(self.workflow_id, self.step_id, include_prior_output=True, **options)
+                )
+            except StepInFlightError as claimed:
+                left = over - clock()
+                if left <= 0:
+                    raise
+                await asyncio.sleep(min(left, LONGEST_LOOK_SECONDS, _until(claimed.lease_expires_at)))
 
     async def _after_review(self, answer: GateAnswer, patience: float) -> GateAnswer:
         """The gate's answer once people have decided, or the one there is when patience ends."""
@@ -174,7 +201,8 @@ class GuardedStep:
                 self.workflow_id, self.step_id, holder, lease, progress=progress, message=message
             )
         except ClaimLostError:  # it may have lapsed while nobody answered; whoever asks first has it then
-            answer = await self._ask_again()
+            options: GateOptions = {**self._options, "retry_policy": "idempotent"}
+            answer = await self._client.gate(self.workflow_id, self.step_id, **options)
             if answer["decision"] != "allow" or answer["retry_context"]["prior_output_available"]:
                 raise
         else:
@@ -261,3 +289,12 @@ async def _seen_through(report: Coroutine[Any, Any, Any]) -> None:
         elif not sending.cancelled() and (unreported := sending.exception()) is not None:
             logger.warning("a report could not be delivered: %r", unreported)
         raise
+
+
+def _until(moment: str) -> float:
+    """Seconds until a time of the engine, by the clock of this machine; a tenth at least, should they differ."""
+    try:
+        seconds = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
+    except ValueError:
+        seconds = 0.0
+    return max(0.1, seconds)
