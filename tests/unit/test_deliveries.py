@@ -16,12 +16,14 @@ from counterfoil.domain.subscription_errors import UnknownSubscription
 from counterfoil.domain.subscriptions import Delivery, SubscriptionDefinition
 from counterfoil.engine.deliveries import AT_ONCE, AT_ONCE_TO_ONE, RULES, ClaimDelivery, RecordDelivery
 from counterfoil.engine.messages import Outcome, in_hand_ms
+from counterfoil.engine.prune import Prune
 from counterfoil.engine.subscriptions import DeleteSubscription, DisableSubscription, SendTest, secrets_of
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.store.batch import Batch
 from counterfoil.testing.simulator import Call, CrashPoint, Simulator, answered, connection_refused, timed_out
 from counterfoil.transport.signing import Signer, Verifier
 from tests.by_hand import break_it
+from tests.eventually import eventually
 from tests.store.records import definition
 
 URL = "http://chat.test/hook"
@@ -56,6 +58,10 @@ async def kept(simulator: Simulator, name: str = "ops") -> list[dict[str, Any]]:
 
 def told(simulator: Simulator, url: str = URL) -> list[Call]:
     return [call for call in simulator.network.calls if call.url == url]
+
+
+async def eventually_sent(simulator: Simulator, count: int) -> list[Call]:
+    return await eventually(lambda: calls if len(calls := told(simulator)) == count else None)
 
 
 async def test_a_delivery_is_written_with_its_event_and_due_at_once(simulator: Simulator) -> None:
@@ -107,6 +113,35 @@ async def test_who_crashes_with_a_delivery_in_hand_makes_it_again_with_the_same_
     first, second = told(simulator)
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert first.body == second.body
+
+
+async def test_who_was_held_up_sends_nothing_that_is_no_longer_his_and_spoils_nothing(simulator: Simulator) -> None:
+    """Two nodes have it in hand one after the other; the first one wakes up late."""
+    await subscribe(simulator)
+    await start(simulator)
+    await simulator.sweep(SweepName.DELIVERIES)
+    [first] = await eventually_sent(simulator, 1)
+    simulator.clock.advance(in_hand_ms(RULES))
+    await simulator.sweep(SweepName.DELIVERIES)
+    first, second = await eventually_sent(simulator, 2)
+    await simulator.network.answer(first, answered(500))
+    [in_hand] = await kept(simulator)
+    assert (in_hand["attempts"], in_hand["note"]) == (0, None), "the second one is still at it"
+    await simulator.network.answer(second, answered())
+    assert await kept(simulator) == []
+
+
+async def test_what_is_in_hand_no_longer_is_not_sent(simulator: Simulator) -> None:
+    await subscribe(simulator)
+    await start(simulator)
+    [waiting] = await kept(simulator)
+    commit = simulator.engine.commit
+    claimed = await commit.submit(ClaimDelivery(waiting["delivery_id"], 1_000))
+    assert claimed is not None
+    simulator.clock.advance(1_000)
+    await simulator.engine.notifier._make(*claimed)
+    assert told(simulator) == []
+    assert (await kept(simulator))[0]["status"] == "pending"
 
 
 @pytest.mark.parametrize(
@@ -229,8 +264,39 @@ async def test_what_is_due_to_nobody_is_forgotten(simulator: Simulator) -> None:
     assert await sweep(simulator) == 1
     assert told(simulator) == []
     assert await simulator.store.read("list_deliveries", subscription_id="ops", after=None, limit=9) == []
-    await commit.submit(RecordDelivery(waiting["delivery_id"], Outcome("retried", "", 503, simulator.clock())))
+    await commit.submit(RecordDelivery(waiting["delivery_id"], 0, Outcome("retried", "", 503, 1)))
     assert await simulator.next_due(SweepName.DELIVERIES) is None
+
+
+async def together(simulator: Simulator, *commands: Any) -> list[Any]:
+    """Decide and commit some commands in one batch; their answers."""
+    answers: list[Any] = []
+    batch = Batch([(each, answers.append) for each in commands], simulator.engine.commit._new_world, simulator.clock)
+    await simulator.store.execute(batch)
+    batch.answer()
+    return answers
+
+
+@pytest.mark.parametrize("pruned_first", [True, False])
+async def test_a_delivery_goes_with_its_flow_but_not_from_under_who_takes_it(
+    simulator: Simulator, pruned_first: bool
+) -> None:
+    """In one batch, in either order."""
+    await subscribe(simulator)
+    await start(simulator)
+    await simulator.engine.cancel_flow("flow")
+    started, _ = await kept(simulator)
+    claim = ClaimDelivery(started["delivery_id"], 1_000)
+    prune = Prune("flow", "{}", simulator.clock(), payloads=False)
+    if pruned_first:
+        assert await together(simulator, prune, claim) == [True, None]
+        assert await kept(simulator) == []
+    else:
+        claimed, pruned = await together(simulator, claim, prune)
+        assert (claimed[0].delivery_id, pruned) == (started["delivery_id"], False), "what is changed is left alone"
+        assert len(await kept(simulator)) == 2
+        assert await together(simulator, prune) == [True]
+        assert await kept(simulator) == []
 
 
 @pytest.mark.parametrize("deleted_first", [True, False])
@@ -242,14 +308,10 @@ async def test_a_subscription_deleted_beside_the_claim_of_its_delivery_leaves_no
     await start(simulator)
     [waiting] = await kept(simulator)
     claim = ClaimDelivery(waiting["delivery_id"], 1_000)
-    answers: list[Any] = []
-    commands: list[Any] = [DeleteSubscription("ops"), claim] if deleted_first else [claim, DeleteSubscription("ops")]
-    engine = simulator.engine
-    batch = Batch([(each, answers.append) for each in commands], engine.commit._new_world, simulator.clock)
-    await simulator.store.execute(batch)
-    batch.answer()
+    delete = DeleteSubscription("ops")
+    await together(simulator, *([delete, claim] if deleted_first else [claim, delete]))
     assert await simulator.store.read("list_deliveries", subscription_id="ops", after=None, limit=9) == []
-    engine.context.known.controls = None
+    simulator.engine.context.known.controls = None  # as the writer would, after such a commit
     await subscribe(simulator)
     assert await kept(simulator) == []
 
