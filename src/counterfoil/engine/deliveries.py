@@ -119,8 +119,8 @@ class Notifier:
         """Begin with deliveries that are due, at most so many; how many were begun."""
         if self._stopping or self.is_full:
             return 0
-        room = min(limit, AT_ONCE - len(self._tasks), AT_ONCE_TO_ONE)
-        find = Find.of("find_deliveries", now=now, limit=room, busy=self.busy())
+        room = min(limit, AT_ONCE - len(self._tasks))
+        find = Find.of("find_deliveries", now=now, share=AT_ONCE_TO_ONE, limit=room, busy=self.busy())
         claimed = await self._commit.submit(ForEach(find, partial(ClaimDelivery, for_ms=in_hand_ms(RULES))))
         for found in claimed:
             if found is not None:
