@@ -36,6 +36,7 @@ from counterfoil.domain.states import (
     StepStatus,
     WorkStatus,
 )
+from counterfoil.domain.subscriptions import NAMES
 from counterfoil.engine import Engine
 from counterfoil.observability.metrics import Metrics
 from counterfoil.server.app import api_routes
@@ -275,6 +276,14 @@ def _query_rows(route: Route) -> Iterator[tuple[str, str, str]]:
         yield f"`{name}`", "query", f"{field.description or ''}{default}"
 
 
+def notification_events() -> str:
+    """What can be subscribed to, by what it is about."""
+    about: dict[str, list[str]] = {}
+    for name in sorted(NAMES):
+        about.setdefault(name.partition(".")[0], []).append(f"`{name}`")
+    return "\n".join(f"- {', '.join(names)}" for names in about.values())
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "work-states": work_states,
     "step-states": step_states,
@@ -286,6 +295,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "command-line": command_line,
     "routes": routes,
+    "notification-events": notification_events,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from counterfoil.app import run_doctor
 from counterfoil.settings import Settings
 from counterfoil.testing import Answer, StepEndpoint
@@ -10,6 +12,7 @@ from tests.by_hand import by_hand
 from tests.integration.subscribing import Subscriber
 
 
+@pytest.mark.sqlite_only  # on PostgreSQL crashes are those of tests/unit/test_deliveries.py
 async def test_a_kill_does_not_make_the_engine_forget_whom_to_tell(
     new_engine: NewEngine, client_of: ClientOf, endpoint: StepEndpoint, store_settings: dict[str, str]
 ) -> None:

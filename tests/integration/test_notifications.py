@@ -7,7 +7,7 @@ import pytest
 from counterfoil.testing import Answer, MovableClock, StepEndpoint
 from tests.eventually import eventually
 from tests.integration.planned import Workshop, gives, succeeded, takes
-from tests.integration.several_nodes import metric, start_nodes
+from tests.integration.several_nodes import hand, metric, start_nodes
 from tests.integration.subscribing import Subscriber, pending_approval, review
 from tests.running import Connect, StartNode
 from tests.wire import Api
@@ -184,7 +184,92 @@ async def test_what_a_deleted_subscriber_was_to_be_told_is_forgotten(endpoint: S
     assert await ops.deliveries() == []
 
 
+# The API --------------------------------------------------------------------------------------------------------------
+
+
+async def test_admins_change_and_readers_read(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
+    api = connect(await start_node(api_keys="ops:admin:one,ann:reviewer:two,dev:operator:three,see:viewer:four"))
+    admin, *others = (
+        Api(api.session, api.url, {"Authorization": f"Bearer {key}"}) for key in ("one", "two", "three", "four")
+    )
+    ops = Subscriber(admin, endpoint)
+    document = await ops.subscribe("flow.*")
+    (await api.get(ops.url)).refused(401, "UNAUTHENTICATED")
+    for reader in others:
+        shown = (await reader.get(ops.url)).ok()
+        assert {**shown, "signing_secret": ops.secret} == document
+        assert (await reader.get("/api/v1/subscriptions")).ok() == {"subscriptions": [shown], "next_cursor": None}
+        (await reader.get(f"{ops.url}/deliveries")).ok()
+        for method, path in (
+            ("PUT", ops.url),
+            ("DELETE", ops.url),
+            ("POST", f"{ops.url}/test"),
+            ("POST", f"{ops.url}/deliveries/x/redeliver"),
+            ("GET", f"{ops.url}/secret"),
+        ):
+            (await reader.request(method, path)).refused(403, "FORBIDDEN")
+    assert (await admin.get(f"{ops.url}/secret")).ok()["signing_secret"] == ops.secret
+
+
+async def test_what_is_wrong_is_refused_with_its_place(api: Api, ops: Subscriber) -> None:
+    wrong = {"url": "http://chat.test/", "events": ["flow.*", "flow.lost"]}
+    details = (await api.request("PUT", ops.url, json=wrong)).refused(422, "INVALID_SUBSCRIPTION")
+    assert details["errors"] == [{"place": "events.1", "message": "names no event"}]
+    refused = await api.request("PUT", "/api/v1/subscriptions/-", json={**wrong, "events": ["*"]})
+    assert refused.refused(422, "INVALID_SUBSCRIPTION")["errors"][0]["place"] == "subscription_id"
+    for method, path in (
+        ("GET", ops.url),
+        ("GET", f"{ops.url}/secret"),
+        ("GET", f"{ops.url}/deliveries"),
+        ("GET", "/api/v1/subscriptions/-"),
+        ("DELETE", ops.url),
+        ("POST", f"{ops.url}/test"),
+        ("POST", f"{ops.url}/deliveries/x/redeliver"),
+    ):
+        (await api.request(method, path)).refused(404, "UNKNOWN_SUBSCRIPTION")
+    (await api.get("/api/v1/subscriptions", cursor="-")).refused(422, "INVALID_INPUT")
+
+
+async def test_lists_come_page_by_page(api: Api, endpoint: StepEndpoint) -> None:
+    for name in ("a", "b", "c"):
+        await Subscriber(api, endpoint, name).subscribe("flow.*")
+    first = (await api.get("/api/v1/subscriptions", limit="2")).ok()
+    second = (await api.get("/api/v1/subscriptions", limit="2", cursor=first["next_cursor"])).ok()
+    found = [each["subscription_id"] for page in (first, second) for each in page["subscriptions"]]
+    assert (found, second["next_cursor"]) == (["a", "b", "c"], None)
+    endpoint.answer("/told-a", Answer(status=404))
+    for _ in range(3):
+        (await api.post("/api/v1/subscriptions/a/test")).ok(202)
+    path = "/api/v1/subscriptions/a/deliveries"
+    first = (await api.get(path, limit="2")).ok()
+    second = (await api.get(path, limit="2", cursor=first["next_cursor"])).ok()
+    assert (len(first["deliveries"]), len(second["deliveries"]), second["next_cursor"]) == (2, 1, None)
+
+
 # Several nodes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.postgresql_only
+async def test_deleting_a_subscription_waits_for_nobody_who_has_its_delivery_in_hand(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    node = await start_node()
+    ops = Subscriber(connect(node), endpoint)
+    await ops.subscribe("flow.started")
+    endpoint.answer(ops.path, Answer(status=404))
+    (await ops.api.post(f"{ops.url}/test")).ok(202)
+    await ops.until_delivery(status="given_up")
+    async with hand(node) as other, other.transaction():
+        await other.execute("SELECT * FROM deliveries FOR UPDATE")
+        assert (await ops.api.request("DELETE", ops.url)).status == 204
+        await other.execute("UPDATE deliveries SET due_at = 0")
+
+    async def none_left() -> bool:
+        async with hand(node) as looking:
+            return not await looking.fetch("SELECT 1 FROM deliveries")
+
+    await eventually(none_left, what="the end of what is nobody's")
+    assert len(endpoint.requests(ops.path)) == 1
 
 
 @pytest.mark.postgresql_only

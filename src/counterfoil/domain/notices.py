@@ -6,7 +6,7 @@ is written with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from counterfoil.domain.event_types import APPROVAL_STATUS_OF, Event, EventType
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.model import Approval
 from counterfoil.domain.states import ApprovalStatus
-from counterfoil.domain.subscriptions import NAME_OF, TEST, VOID, Audience, Delivery, Subscription
+from counterfoil.domain.subscriptions import NAME_OF, NAMES, TEST, VOID, Audience, Delivery, Subscription
 from counterfoil.domain.time import rfc3339
 
 MOST_ARGUMENTS = 16 * 1024
@@ -62,15 +62,18 @@ class Notice:
     """Made only when somebody is told."""
 
 
-def notices_of(events: Iterable[Event], approvals: Mapping[str, Approval]) -> Iterator[Notice]:
+def notices_of(
+    events: Iterable[Event], approvals: Mapping[str, Approval], wanted: Container[str] = NAMES
+) -> Iterator[Notice]:
     """What there is to tell of a batch: its events, and the approvals that these made void.
 
-    ``approvals``: those that the batch has changed, as it leaves them.
+    ``approvals``: those that the batch has changed, as it leaves them. ``wanted``: names; the others are left out.
     """
     for event in events:
-        data = partial(_told, event, approvals)
-        yield Notice(NAME_OF[event.type], event.at, event.flow_id, event.step_id, data)
-    for approval in approvals.values():
+        name = NAME_OF[event.type]
+        if name in wanted:
+            yield Notice(name, event.at, event.flow_id, event.step_id, partial(_told, event, approvals))
+    for approval in approvals.values() if VOID in wanted else ():
         if approval.status is ApprovalStatus.VOID:
             data = partial(_of_approval, approval, "void")
             yield Notice(VOID, approval.decided_at or 0, approval.flow_id, approval.step_id, data)

@@ -68,8 +68,9 @@ class SubscriptionDefinition(Definition):
     """``PUT /api/v1/subscriptions/{subscription_id}``."""
 
     url: HttpUrl
-    events: Annotated[list[EventPattern], Field(min_length=1, max_length=64)]
-    """Names, or globs over them."""
+    events: Annotated[
+        list[EventPattern], Field(min_length=1, max_length=64, description="names, or globs over them such as `flow.*`")
+    ]
     match: SubscriptionMatch = SubscriptionMatch()
     enabled: StrictBool = True
     description: Annotated[str, Field(max_length=4096)] = ""

@@ -50,8 +50,9 @@ class ClaimCancelCall:
         call = world.call(self.call_id)
         if call is None or call.due_at > now:
             return None
-        world.call_later(replace(call, due_at=now + self.for_ms))
-        return call
+        claimed = replace(call, due_at=now + self.for_ms)
+        world.call_later(claimed)
+        return claimed
 
 
 @dataclass

@@ -51,6 +51,7 @@ class CancelCaller:
             dump_json(call.body),
             message_id=key,
             attempt=call.attempt,
+            until=call.due_at,
             signer=self._signer,
             headers={"Idempotency-Key": key},
         )

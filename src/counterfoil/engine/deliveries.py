@@ -50,7 +50,7 @@ class ClaimDelivery:
         needs.deliveries.add(self.delivery_id)
 
     def decide(self, world: World, now: int) -> tuple[Delivery, str] | None:
-        """The delivery, and where it goes."""
+        """The delivery, due when it is in hand no longer, and where it goes."""
         delivery = world.delivery(self.delivery_id)
         if delivery is None or delivery.due_at is None or delivery.due_at > now:
             return None
@@ -61,15 +61,21 @@ class ClaimDelivery:
         if not subscription.definition.enabled:
             world.deliveries.put(self.delivery_id, replace(delivery, due_at=None, note="the subscription is disabled"))
             return None
-        world.deliveries.put(self.delivery_id, replace(delivery, due_at=now + self.for_ms))
-        return delivery, subscription.definition.url
+        claimed = replace(delivery, due_at=now + self.for_ms)
+        world.deliveries.put(self.delivery_id, claimed)
+        return claimed, subscription.definition.url
 
 
 @dataclass(slots=True)
 class RecordDelivery:
-    """A delivery was tried: forget it when it was taken, else try again later, or keep it for people to look at."""
+    """A delivery was tried: forget it when it was taken, else try again later, or keep it for people to look at.
+
+    ``until``: how long whoever tried it had it in hand. If it is due at another time by now, somebody else has taken it
+    in hand since, or wants it made again: then a failure is no news.
+    """
 
     delivery_id: str
+    until: int
     outcome: Outcome
 
     def needs(self, needs: Needs) -> None:
@@ -79,11 +85,12 @@ class RecordDelivery:
         delivery = world.delivery(self.delivery_id)
         if delivery is None:
             return
-        kept: Delivery | None = None
-        if self.outcome.word != "delivered" and delivery.subscription_id in world.controls().subscriptions:
+        if self.outcome.word == "delivered" or delivery.subscription_id not in world.controls().subscriptions:
+            world.deliveries.put(self.delivery_id, None)
+        elif delivery.due_at == self.until:
             retry_at, note = self.outcome.retry_at, self.outcome.note
-            kept = replace(delivery, attempt=delivery.attempt + 1, due_at=retry_at, note=note)
-        world.deliveries.put(self.delivery_id, kept)
+            tried = replace(delivery, attempt=delivery.attempt + 1, due_at=retry_at, note=note)
+            world.deliveries.put(self.delivery_id, tried)
 
 
 class Notifier:
@@ -112,8 +119,8 @@ class Notifier:
         """Begin with deliveries that are due, at most so many; how many were begun."""
         if self._stopping or self.is_full:
             return 0
-        room = min(limit, AT_ONCE - len(self._tasks), AT_ONCE_TO_ONE)
-        find = Find.of("find_deliveries", now=now, limit=room, busy=self.busy())
+        room = min(limit, AT_ONCE - len(self._tasks))
+        find = Find.of("find_deliveries", now=now, share=AT_ONCE_TO_ONE, limit=room, busy=self.busy())
         claimed = await self._commit.submit(ForEach(find, partial(ClaimDelivery, for_ms=in_hand_ms(RULES))))
         for found in claimed:
             if found is not None:
@@ -151,14 +158,19 @@ class Notifier:
             self.freed()
 
     async def _make(self, delivery: Delivery, url: str) -> None:
-        subscription_id = delivery.subscription_id
+        subscription_id, until = delivery.subscription_id, delivery.due_at or 0
         signer = Signer(",".join(secrets_of(self._context.receipts, subscription_id)))
         try:
             outcome = await self._messenger.send(
-                url, delivery.body.encode(), message_id=delivery.delivery_id, attempt=delivery.attempt, signer=signer
+                url,
+                delivery.body.encode(),
+                message_id=delivery.delivery_id,
+                attempt=delivery.attempt,
+                until=until,
+                signer=signer,
             )
             self._metrics.delivered(outcome.word)
-            await recorded(self._commit, RecordDelivery(delivery.delivery_id, outcome))
+            await recorded(self._commit, RecordDelivery(delivery.delivery_id, until, outcome))
             if outcome.status == GONE:
                 await recorded(self._commit, DisableSubscription(subscription_id, url))
         except Exception:  # it is made again when its time in hand is over

@@ -59,11 +59,6 @@ def in_hand_ms(rules: WorkDefaults) -> int:
     return rules.ack_timeout_ms + AFTER_THE_CALL_MS
 
 
-def _always() -> bool:
-    """A message that is sent twice does no harm, so it needs no lease."""
-    return True
-
-
 class Messenger:
     """Sends messages by the rules of their kind."""
 
@@ -79,15 +74,20 @@ class Messenger:
         *,
         message_id: str,
         attempt: int,
+        until: int,
         signer: MessageSigner | None,
         headers: dict[str, str] | None = None,
     ) -> Outcome:
-        """Make the call that follows ``attempt`` others."""
+        """Make the call that follows ``attempt`` others, unless the time is over that it was taken in hand for."""
         all_headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT, **(headers or {})}
         if signer is not None:
             all_headers.update(signer.headers(message_id, self._context.clock(), body))
         reply = await self._transport.post(
-            url, body=body, headers=all_headers, timeout_ms=self._rules.ack_timeout_ms, may_send=_always
+            url,
+            body=body,
+            headers=all_headers,
+            timeout_ms=self._rules.ack_timeout_ms,
+            may_send=lambda: self._context.clock() < until,
         )
         return self._outcome(reply, attempt + 1)
 

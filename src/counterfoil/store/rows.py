@@ -336,8 +336,14 @@ def policy_version(policy: KeptPolicy) -> tuple[Any, ...]:
 
 
 def read_subscription(row: Sequence[Any]) -> Subscription:
-    subscription_id, definition, *rest = row
-    return Subscription(subscription_id, SubscriptionDefinition.model_validate_json(definition), *rest)
+    """A stored subscription. One that this version does not understand tells nobody, and says so."""
+    subscription_id, definition, note, created_at, updated_at = row
+    try:
+        parsed = SubscriptionDefinition.model_validate_json(definition)
+    except ValueError:
+        parsed = SubscriptionDefinition.model_construct(url="", events=[], enabled=False)
+        note = "it was stored by another version and cannot be read: put it anew"
+    return Subscription(subscription_id, parsed, note, created_at, updated_at)
 
 
 def put_subscription(kept: Subscription) -> tuple[Any, ...]:

@@ -249,7 +249,7 @@ class World(Guarded):
         audience = self.audience()
         if not audience:
             return set()
-        told = notices_of(self.changes.events, self.changes.approvals)
+        told = notices_of(self.changes.events, self.changes.approvals, audience)
         return filtered_by_labels(told, audience) - self._inputs.keys()
 
     def tell(self) -> None:
@@ -259,7 +259,8 @@ class World(Guarded):
             return
         changes = self.changes
         labels = {flow_id: inputs.labels for flow_id, inputs in self._inputs.items()}
-        for notice, subscription in addressed(notices_of(changes.events, changes.approvals), audience, labels):
+        notices = notices_of(changes.events, changes.approvals, audience)
+        for notice, subscription in addressed(notices, audience, labels):
             told = delivery(notice, subscription.subscription_id, f"msg_{self.new_id()}", changes.at)
             changes.deliveries[told.delivery_id] = told
 

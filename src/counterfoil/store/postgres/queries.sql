@@ -246,11 +246,26 @@ SELECT a.approval_id, a.flow_id FROM approvals AS a JOIN flows AS f ON f.flow_id
 WHERE a.status = 'pending' AND a.expires_at <= :now ORDER BY a.expires_at LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_deliveries
--- Deliveries to be made now, the longest due first, but for subscribers that are being told as much as they may be at
--- once. Their own rows are locked: whoever has one in hand makes it.
-SELECT delivery_id FROM deliveries
-WHERE due_at <= :now AND subscription_id NOT IN (SELECT jsonb_array_elements_text(:busy::jsonb))
-ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED;
+-- Deliveries to be made now, the longest due of each subscriber, at most a share of each; but for subscribers that are
+-- being told as much as they may be at once. One seek a subscriber, however much waits for it. Their own rows are locked:
+-- whoever has one in hand makes it.
+WITH RECURSIVE told (subscription_id) AS (
+    (SELECT d.subscription_id FROM deliveries AS d WHERE d.due_at IS NOT NULL ORDER BY d.subscription_id LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT d.subscription_id FROM deliveries AS d
+        WHERE d.subscription_id > told.subscription_id AND d.due_at IS NOT NULL ORDER BY d.subscription_id LIMIT 1
+    )
+    FROM told WHERE told.subscription_id IS NOT NULL
+)
+SELECT due.delivery_id
+FROM told CROSS JOIN LATERAL (
+    SELECT o.delivery_id FROM deliveries AS o
+    WHERE o.subscription_id = told.subscription_id AND o.due_at IS NOT NULL AND o.due_at <= :now
+    ORDER BY o.due_at LIMIT :share FOR UPDATE SKIP LOCKED
+) AS due
+WHERE told.subscription_id NOT IN (SELECT jsonb_array_elements_text(:busy::jsonb))
+LIMIT :limit;
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
@@ -586,8 +601,19 @@ SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL;
 SELECT min(expires_at) FROM approvals WHERE status = 'pending';
 
 -- name: next_delivery
-SELECT min(due_at) FROM deliveries
-WHERE due_at IS NOT NULL AND subscription_id NOT IN (SELECT jsonb_array_elements_text(:busy::jsonb));
+WITH RECURSIVE told (subscription_id) AS (
+    (SELECT d.subscription_id FROM deliveries AS d WHERE d.due_at IS NOT NULL ORDER BY d.subscription_id LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT d.subscription_id FROM deliveries AS d
+        WHERE d.subscription_id > told.subscription_id AND d.due_at IS NOT NULL ORDER BY d.subscription_id LIMIT 1
+    )
+    FROM told WHERE told.subscription_id IS NOT NULL
+)
+SELECT min((
+    SELECT min(o.due_at) FROM deliveries AS o WHERE o.subscription_id = told.subscription_id AND o.due_at IS NOT NULL
+))
+FROM told WHERE told.subscription_id NOT IN (SELECT jsonb_array_elements_text(:busy::jsonb));
 
 -- name: open_work_by_state
 -- How much work is open, by state.

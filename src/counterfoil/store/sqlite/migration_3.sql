@@ -111,7 +111,7 @@ CREATE TABLE deliveries (
     note            TEXT,
     created_at      INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX deliveries_due ON deliveries (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX deliveries_due ON deliveries (subscription_id, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX deliveries_of_subscription ON deliveries (subscription_id, ordinal);
 CREATE INDEX deliveries_of_flow ON deliveries (flow_id);
 

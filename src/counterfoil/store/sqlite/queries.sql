@@ -256,11 +256,21 @@ SELECT schedule_id FROM schedules WHERE next_at <= :now ORDER BY next_at LIMIT :
 SELECT approval_id, flow_id FROM approvals WHERE status = 'pending' AND expires_at <= :now ORDER BY expires_at LIMIT :limit;
 
 -- name: find_deliveries
--- Deliveries to be made now, the longest due first, but for subscribers that are being told as much as they may be at
--- once.
-SELECT delivery_id FROM deliveries
-WHERE due_at <= :now AND subscription_id NOT IN (SELECT value FROM json_each(:busy))
-ORDER BY due_at LIMIT :limit;
+-- Deliveries to be made now, the longest due of each subscriber, at most a share of each; but for subscribers that are
+-- being told as much as they may be at once. One seek a subscriber, however much waits for it.
+WITH RECURSIVE told (subscription_id) AS (
+    SELECT min(subscription_id) FROM deliveries WHERE due_at IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(d.subscription_id) FROM deliveries AS d WHERE d.subscription_id > told.subscription_id AND d.due_at IS NOT NULL)
+    FROM told WHERE told.subscription_id IS NOT NULL
+)
+SELECT d.delivery_id
+FROM told CROSS JOIN deliveries AS d ON d.ordinal IN (
+    SELECT o.ordinal FROM deliveries AS o
+    WHERE o.subscription_id = told.subscription_id AND o.due_at <= :now ORDER BY o.due_at LIMIT :share
+)
+WHERE told.subscription_id NOT IN (SELECT value FROM json_each(:busy))
+LIMIT :limit;
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
@@ -551,8 +561,16 @@ SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL;
 SELECT min(expires_at) FROM approvals WHERE status = 'pending';
 
 -- name: next_delivery
-SELECT min(due_at) FROM deliveries
-WHERE due_at IS NOT NULL AND subscription_id NOT IN (SELECT value FROM json_each(:busy));
+WITH RECURSIVE told (subscription_id) AS (
+    SELECT min(subscription_id) FROM deliveries WHERE due_at IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(d.subscription_id) FROM deliveries AS d WHERE d.subscription_id > told.subscription_id AND d.due_at IS NOT NULL)
+    FROM told WHERE told.subscription_id IS NOT NULL
+)
+SELECT min((
+    SELECT min(o.due_at) FROM deliveries AS o WHERE o.subscription_id = told.subscription_id AND o.due_at IS NOT NULL
+))
+FROM told WHERE told.subscription_id NOT IN (SELECT value FROM json_each(:busy));
 
 -- name: open_work_by_state
 -- How much work is open, by state.
