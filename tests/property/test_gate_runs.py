@@ -234,6 +234,7 @@ def test_gate_and_model_agree_whatever_happens(store_name: str, tmp_path: Path, 
             document, _ = await simulator.engine.control.create_workflow(request, "agent")
             life = Life(simulator, document["workflow_id"])
             await life.rules("allow")
+            await life.called([("gate", "pay", "", 1, False, None)])
             for moment in moments:
                 await life.happens(moment)
                 await life.compare()
