@@ -23,9 +23,17 @@ LongText = Annotated[StrictStr, Field(max_length=4096, pattern=_TEXT)]
 Key = Annotated[StrictStr, Field(max_length=MOST_KEY_CHARACTERS, pattern=_TEXT)]
 Tokens = Annotated[StrictInt, Field(ge=0, le=10**15)]
 Dollars = Annotated[float, Field(ge=0, le=10**12, strict=True)]
+
+
+def _window(given: Any) -> int | None:
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise ValueError("must be a text such as 24h, or forever")  # noqa: TRY004 (pydantic makes an error of it)
+    return None if given == "forever" else parse_duration(given)
+
+
 Window = Annotated[
     int | None,
-    BeforeValidator(lambda value: None if value == "forever" else parse_duration(value)),
+    BeforeValidator(_window),
     WithJsonSchema({"type": "string", "examples": ["24h", "7d", "forever"]}),
 ]
 """Milliseconds, or for ever."""
@@ -88,7 +96,8 @@ class GateRequest(_Message):
     retry_policy: Literal["idempotent", "reevaluate"] = "idempotent"
     idempotency_key: Key | None = None
     idempotency_scope: Scope | None = None
-    idempotency_window: Window | None = None
+    idempotency_window: Window = DEFAULT_WINDOW_MS
+    """If it is given; else that of the workflow holds."""
     on_duplicate: Literal["refuse", "replay"] = "refuse"
     claim: ClaimRequest | None = None
 
