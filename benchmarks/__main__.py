@@ -12,10 +12,10 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import measures, nodes, shapes
+from benchmarks import gates, measures, nodes, shapes
 from benchmarks.measures import QUICK, Outcome, Size
 
-MEASURES = {**measures.MEASURES, **nodes.MEASURES, **shapes.MEASURES}
+MEASURES = {**measures.MEASURES, **gates.MEASURES, **nodes.MEASURES, **shapes.MEASURES}
 
 
 async def _run(names: list[str], size: Size, console: Console) -> list[Outcome]:

@@ -22,6 +22,7 @@ from counterfoil.cli.main import cli
 from counterfoil.domain.errors import BadRequest, CounterfoilError, Forbidden, Unauthenticated, Unavailable, error_types
 from counterfoil.domain.replies import ReplyCode
 from counterfoil.domain.states import (
+    APPROVAL_MOVES,
     FINAL_FLOWS,
     FINAL_STEPS,
     FINAL_WORK,
@@ -30,6 +31,7 @@ from counterfoil.domain.states import (
     REDRIVEN_STEPS,
     STEP_MOVES,
     WORK_MOVES,
+    ApprovalStatus,
     FlowStatus,
     StepStatus,
     WorkStatus,
@@ -47,7 +49,7 @@ HERE = Path(__file__).resolve().parent
 PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 WORK_WHEN: dict[tuple[WorkStatus, WorkStatus], str] = {
-    (WorkStatus.PENDING, WorkStatus.ACTIVE): "claimed for its first attempt, or begun as a flow of its own",
+    (WorkStatus.PENDING, WorkStatus.ACTIVE): "claimed for its first attempt, begun as a flow, or granted to an agent",
     (WorkStatus.PENDING, WorkStatus.HELD): "people are asked before its first attempt",
     (WorkStatus.PENDING, WorkStatus.SUCCEEDED): "people have agreed, and its agent reports it without asking again",
     (WorkStatus.PENDING, WorkStatus.FAILED): "a policy blocks it",
@@ -60,10 +62,10 @@ WORK_WHEN: dict[tuple[WorkStatus, WorkStatus], str] = {
     (WorkStatus.ACTIVE, WorkStatus.FAILED): "a failure was reported, or no retry is left",
     (WorkStatus.ACTIVE, WorkStatus.NOT_COMPLETED): "given back, not delivered, unknown outcome, or a clock ran out",
     (WorkStatus.ACTIVE, WorkStatus.CANCELLED): "no longer wanted: the flow has ended, or others decided it",
-    (WorkStatus.NOT_COMPLETED, WorkStatus.ACTIVE): "claimed for its next attempt when it is due",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.ACTIVE): "claimed for its next attempt when it is due, or granted again",
     (WorkStatus.NOT_COMPLETED, WorkStatus.HELD): "people are asked before the retry",
     (WorkStatus.NOT_COMPLETED, WorkStatus.SUCCEEDED): "a late success of an earlier attempt",
-    (WorkStatus.NOT_COMPLETED, WorkStatus.FAILED): "a late failure of an earlier attempt",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.FAILED): "a late failure of an earlier attempt, or a policy blocks the retry",
     (WorkStatus.NOT_COMPLETED, WorkStatus.CANCELLED): "no longer wanted, as above",
 }
 STEP_WHEN: dict[tuple[StepStatus, StepStatus], str] = {
@@ -86,6 +88,12 @@ FLOW_WHEN: dict[tuple[FlowStatus, FlowStatus], str] = {
     (FlowStatus.COMPENSATING, FlowStatus.CANCELLED): "the undoing has ended, or somebody cancelled that as well",
     (FlowStatus.FAILED, FlowStatus.ACTIVE): "redriven",
     (FlowStatus.CANCELLED, FlowStatus.ACTIVE): "it lies inside another flow, and that was redriven",
+}
+APPROVAL_WHEN: dict[tuple[ApprovalStatus, ApprovalStatus], str] = {
+    (ApprovalStatus.PENDING, ApprovalStatus.APPROVED): "as many have agreed as must",
+    (ApprovalStatus.PENDING, ApprovalStatus.REJECTED): "somebody has refused",
+    (ApprovalStatus.PENDING, ApprovalStatus.EXPIRED): "its deadline has passed",
+    (ApprovalStatus.PENDING, ApprovalStatus.VOID): "the work item has ended without it",
 }
 REPLY_WHEN: dict[ReplyCode, str] = {
     ReplyCode.ENDPOINT_UNAVAILABLE: "the endpoint answered 408, 425, 429 or 5xx",
@@ -143,6 +151,11 @@ def flow_states() -> str:
     again = frozenset({FlowStatus.ACTIVE})
     moves = {before: after | again if before in REDRIVEN_FLOWS else after for before, after in FLOW_MOVES.items()}
     return states(moves, FINAL_FLOWS, FLOW_WHEN, FlowStatus.ACTIVE)
+
+
+def approval_states() -> str:
+    final = frozenset(ApprovalStatus) - {ApprovalStatus.PENDING}
+    return states(APPROVAL_MOVES, final, APPROVAL_WHEN, ApprovalStatus.PENDING)
 
 
 def errors() -> str:
@@ -216,8 +229,10 @@ def _help(command: click.Command, path: list[str], parent: click.Context | None)
 
 
 def routes() -> str:
-    """Every route of the OpenAPI document, by tag."""
+    """Every route of the OpenAPI document, by tag; KeyError for a tag without an explanation."""
     found = api_routes(cast(Engine, None))
+    if untold := {route.tag for route in found} - TAGS.keys():
+        raise KeyError(f"routes that no heading would show: {untold}")
     parts = []
     for tag, about in TAGS.items():
         members = [route for route in found if route.tag == tag]
@@ -264,6 +279,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "work-states": work_states,
     "step-states": step_states,
     "flow-states": flow_states,
+    "approval-states": approval_states,
     "errors": errors,
     "replies": replies,
     "settings": settings,

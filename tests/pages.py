@@ -37,7 +37,7 @@ _BESIDE = re.compile(r"^<!-- runs beside: (.+) -->$", re.MULTILINE)
 _VOLATILE = (
     (re.compile(r"\b[0-9a-f]{32}\.[A-Za-z0-9_-]{43}"), "RECEIPT"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "DIGEST"),
-    (re.compile(r"\b[0-9a-f]{32}\b"), "ID"),
+    (re.compile(r"(?:\b|(?<=[a-z]_))[0-9a-f]{32}\b"), "ID"),
     (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME"),
     (re.compile(r"\b\d\d:\d\d:\d\d\.\d{3}\b"), "CLOCK"),
     (re.compile(r"\bcf_[A-Za-z0-9_-]{43}"), "SECRET"),

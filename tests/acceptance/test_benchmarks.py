@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.parametrize(
     "measures",
     [
-        ("completions", "cycle", "latency", "bulk"),
+        ("completions", "cycle", "latency", "bulk", "gate"),
         ("restart", "flat"),
         ("postgres", "postgres-cycle", "nodes", "takeover"),
         ("large-flows", "postgres-large-flows"),

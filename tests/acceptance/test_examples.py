@@ -136,6 +136,29 @@ async def test_a_document_is_read_page_by_page(node: Node, unused_tcp_port: int)
     ]
 
 
+@once
+async def test_an_agent_that_died_pays_once(node: Node, unused_tcp_port: int) -> None:
+    printed = await run_example(node, "agent_loop.py", unused_tcp_port)
+    first, second, third = (printed.index(f"the {number} run") for number in ("first", "second", "third"))
+    assert printed[first + 5 : second] == [
+        "  (the bank: 40 are paid)",
+        "  the agent dies: the bank has paid, and nobody knows",
+    ]
+    assert [line.split(":")[0] for line in printed[second + 1 : third]] == [
+        "  draft-1  is done already",
+        "  review-1 is done already",
+        "  draft-2  is done already",
+        "  review-2 is done already",
+        "  refund-1 was begun before, and nobody knows how it went",
+        "  (the bank",
+        "  refund-1 done",
+        "  send-1   done",
+    ]
+    assert len(printed[third + 1 : -1]) == 6
+    assert all("is done already" in line for line in printed[third + 1 : -1])
+    assert printed[-1] == "the bank has paid 1 time"
+
+
 def test_the_readme_tells_of_every_example() -> None:
     told = (EXAMPLES / "README.md").read_text()
     names = [path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"]

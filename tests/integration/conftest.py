@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -100,7 +100,8 @@ async def house(shared_store: dict[str, str], tmp_path_factory: pytest.TempPathF
 
     clock = MovableClock()
     data = str(tmp_path_factory.mktemp("house"))
-    settings = Settings(**{**QUICK, "data": data, "sweep_interval_ms": 50, **shared_store})
+    chosen: dict[str, Any] = {**QUICK, "data": data, "sweep_interval_ms": 50, **shared_store}
+    settings = Settings(**chosen)
     timeout = aiohttp.ClientTimeout(total=30)
     async with (
         contextlib.AsyncExitStack() as stack,

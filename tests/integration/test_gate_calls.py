@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from tests.wire import moment
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-AGAIN = {"retry_policy": "reevaluate"}
+AGAIN: dict[str, Any] = {"retry_policy": "reevaluate"}
 
 
-def keyed(key: str | None) -> dict[str, str]:
+def keyed(key: str | None) -> dict[str, Any]:
     return {} if key is None else {"idempotency_key": key}
 
 
@@ -71,8 +72,8 @@ async def test_refused_calls_change_and_count_nothing(house: Gatehouse) -> None:
     agent = await house.agent()
     await agent.gate("pay", idempotency_key="k", step_input={"n": 1}, claim={"lease_seconds": 60, "holder": "me"})
     before = await agent.step("pay")
-    call = {"idempotency_key": "k", "step_input": {"n": 1}}
-    mine = {"claim": {"holder": "me", "lease_seconds": 60}}
+    call: dict[str, Any] = {"idempotency_key": "k", "step_input": {"n": 1}}
+    mine: dict[str, Any] = {"claim": {"holder": "me", "lease_seconds": 60}}
     refusals = [
         await agent.ask("pay", step_input={"n": 1}, **mine),
         await agent.ask("pay", idempotency_key="k", step_input={"n": 2}, **mine),
@@ -237,7 +238,8 @@ async def test_a_claim_makes_allow_exclusive(house: Gatehouse) -> None:
     assert first["claim"]["holder"] == "me"
     leased = moment(first["claim"]["lease_expires_at"]) - moment(first["retry_context"]["last_attempt_at"])
     assert leased.total_seconds() == 60
-    for claim in ({"claim": {"holder": "another"}}, {"claim": {}}, {}):
+    others: list[dict[str, Any]] = [{"claim": {"holder": "another"}}, {"claim": {}}, {}]
+    for claim in others:
         details = (await agent.ask("pay", **claim)).refused(409, "STEP_IN_FLIGHT")
         assert details == {
             "workflow_id": agent.workflow_id,
@@ -266,7 +268,7 @@ async def test_a_claim_ends_with_its_lease(house: Gatehouse) -> None:
         await agent.gate(step_id, claim={"holder": "first", "lease_seconds": 10})
     house.clock.advance(seconds=10)
     for step_id in ("late", "taken"):
-        [event] = await eventually(lambda name=step_id: lapsed(agent, name), what="the end of the lease")
+        [event] = await eventually(partial(lapsed, agent, step_id), what="the end of the lease")
         assert event["data"]["error"]["code"] == "NOT_REPORTED"
         assert (await agent.step(step_id))["claim"] is None
     await agent.complete("late", output={"by": "first"})

@@ -10,7 +10,7 @@ from tests.integration.agents import Agent, Gatehouse
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-AGAIN = {"retry_policy": "reevaluate"}
+AGAIN: dict[str, Any] = {"retry_policy": "reevaluate"}
 PRIOR = {"include_prior_output": "true"}
 
 

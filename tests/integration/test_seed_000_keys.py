@@ -15,7 +15,7 @@ OTHER = "payment:wire:acct4471:invoice-9999"
 MESSAGE = "idempotency_key does not match the key recorded on the step's first gate call"
 
 
-def keyed(key: str | None) -> dict[str, str]:
+def keyed(key: str | None) -> dict[str, Any]:
     return {} if key is None else {"idempotency_key": key}
 
 
@@ -58,7 +58,7 @@ async def test_a_longer_key_is_a_bad_request(house: Gatehouse, key: str) -> None
     await agent.gate("step-2")
     (await agent.report("step-2", idempotency_key=key)).refused(400, "BAD_REQUEST")
     assert (await agent.step("step-2"))["completion_count"] == 0
-    body = {"workflow_name": "a", "idempotency_key": key}
+    body: dict[str, Any] = {"workflow_name": "a", "idempotency_key": key}
     (await house.api.post("/api/v1/workflows", body)).refused(400, "BAD_REQUEST")
 
 
@@ -90,7 +90,7 @@ async def test_the_key_is_passed_in_the_body_of_the_gate(house: Gatehouse) -> No
     > "idempotency_key": "payment:wire:acct4471:invoice-7721" }'
     """
     agent = await house.agent()
-    body = {"step_name": "Wire transfer", "step_type": "tool_call", "idempotency_key": KEY}
+    body: dict[str, Any] = {"step_name": "Wire transfer", "step_type": "tool_call", "idempotency_key": KEY}
     assert (await agent.context("step-2", **body))["idempotency_key"] == KEY
     step = await agent.step("step-2")
     assert (step["step_name"], step["step_type"], step["idempotency_key"]) == ("Wire transfer", "tool_call", KEY)
@@ -131,7 +131,7 @@ async def test_a_completion_carries_the_key_of_its_gate(house: Gatehouse) -> Non
     > "idempotency_key": "payment:wire:acct4471:invoice-7721" }'
     """
     agent = await gated(house, KEY)
-    body = {"output": {"transfer_id": "txn-88f210"}, "tokens_in": 0, "tokens_out": 0, "cost_usd": 0}
+    body: dict[str, Any] = {"output": {"transfer_id": "txn-88f210"}, "tokens_in": 0, "tokens_out": 0, "cost_usd": 0}
     (await agent.report("step-2", **body)).refused(409, "IDEMPOTENCY_KEY_MISMATCH")
     await agent.complete("step-2", **body, idempotency_key=KEY)
 

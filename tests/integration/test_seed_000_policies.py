@@ -12,7 +12,7 @@ from tests.integration.agents import Gatehouse, where
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-AGAIN = {"retry_policy": "reevaluate"}
+AGAIN: dict[str, Any] = {"retry_policy": "reevaluate"}
 
 # ------------------------------------------------------------------------------------------------ tiers
 
@@ -318,6 +318,6 @@ async def test_a_determined_caller_is_stopped_by_a_global_key(house: Gatehouse) 
     """
     for scope, statuses in (("step", [200, 200]), ("global", [200, 409])):
         agents = [await house.agent() for _ in range(2)]
-        key = {"idempotency_key": f"transaction-of-{agents[0].case}", "idempotency_scope": scope}
+        key: dict[str, Any] = {"idempotency_key": f"transaction-of-{agents[0].case}", "idempotency_scope": scope}
         replies = await asyncio.gather(*(agent.ask("step-2", **key) for agent in agents))
         assert sorted(reply.status for reply in replies) == statuses

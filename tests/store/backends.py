@@ -15,6 +15,7 @@ from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.world import World
+from tests.by_hand import Place
 from tests.databases import NewDatabase
 from tests.store.records import DEFAULTS, NOW
 
@@ -45,6 +46,12 @@ BACKENDS: dict[str, Callable[[NewDatabase], MakeStore]] = {"sqlite": sqlite_stor
 
 QUERY_PACKAGES: dict[str, str] = {"sqlite": "counterfoil.store.sqlite", "postgresql": "counterfoil.store.postgres"}
 """Where a backend keeps its named queries."""
+
+
+def place_of(store: Store) -> Place:
+    """Where its database is, for who looks into it by hand."""
+    assert isinstance(store, SqliteStore | PostgresStore)
+    return store.path if isinstance(store, SqliteStore) else store.access.dsn
 
 
 class Raw:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.domain.model import Flow, FlowInputs, StepRun, StepVersion, Work
-from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.model import Approval, Flow, FlowInputs, Gate, StepRun, StepVersion, Work
+from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps import StepDefinition, WorkDefaults
 from counterfoil.domain.work import RetryRules
 from counterfoil.store.changes import Changes
+from counterfoil.store.needs import step_key
 
 NOW = 1_800_000_000_000
 ENDPOINT = "http://worker.test/step"
@@ -79,6 +80,43 @@ def flow_inputs(flow_id: str = "flow", **fields: Any) -> FlowInputs:
     return FlowInputs(**{**known, **fields})
 
 
+def gate_record(**fields: Any) -> Gate:
+    """What the gate knows after one call, which was allowed."""
+    known: dict[str, Any] = {
+        "flow_id": "flow",
+        "step_id": "step",
+        "work_id": "work",
+        "idempotency_key": "key",
+        "gate_count": 1,
+        "completion_count": 0,
+        "first_at": NOW,
+        "last_at": NOW,
+        "decision": Decision.ALLOW,
+        "standing": Decision.ALLOW,
+        "decision_id": "dec_1",
+        "input_digest": "digest",
+    }
+    return Gate(**{**known, **fields})
+
+
+def approval_record(status: ApprovalStatus = ApprovalStatus.PENDING, **fields: Any) -> Approval:
+    known: dict[str, Any] = {
+        "approval_id": "approval",
+        "flow_id": "flow",
+        "step_id": "step",
+        "work_id": "work",
+        "attempt": 1,
+        "digest": "digest",
+        "status": status,
+        "requested_at": NOW,
+        "expires_at": NOW + 60_000,
+        "approvals": 1,
+        "separate_requester": False,
+        "severity": "medium",
+    }
+    return Approval(**{**known, **fields})
+
+
 class Written(Changes):
     """Changes that are written though no event tells of them: how a test puts records where it wants them."""
 
@@ -86,7 +124,7 @@ class Written(Changes):
         return True
 
 
-def new_records(*records: Flow | StepRun | Work | FlowInputs) -> Changes:
+def new_records(*records: Flow | StepRun | Work | FlowInputs | Gate | Approval) -> Changes:
     """Changes that bring records into being, in whatever state they are."""
     changes = Written(at=NOW)
     for record in records:
@@ -99,12 +137,16 @@ def new_records(*records: Flow | StepRun | Work | FlowInputs) -> Changes:
         elif isinstance(record, Work):
             changes.work[record.work_id] = record
             changes.new.work.add(record.work_id)
+        elif isinstance(record, Gate):
+            changes.gates[step_key(record.flow_id, record.step_id)] = record
+        elif isinstance(record, Approval):
+            changes.approvals[record.approval_id] = record
         else:
             changes.inputs[record.flow_id] = record
     return changes
 
 
-def changed_records(*records: Flow | StepRun | Work) -> Changes:
+def changed_records(*records: Flow | StepRun | Work | Gate | Approval) -> Changes:
     """Changes that move existing records to the state they are in here."""
     changes = new_records(*records)
     changes.new = type(changes.new)()

@@ -29,7 +29,7 @@ from tests.store.backends import QUERY_PACKAGES, write
 from tests.store.records import changed_records, flow_record, new_records, step_run, work_item
 
 WORK_WAYS, STEP_WAYS, FLOW_WAYS = reachable(WORK_MOVES), reachable(STEP_MOVES), reachable(FLOW_MOVES)
-"""A batch may make several moves, and writes what they come to."""
+"""A batch may make several moves of a record, and writes what they come to."""
 GUARDED: dict[str, tuple[Mapping[Any, frozenset[Any]], frozenset[Any]]] = {
     "update_work": (WORK_WAYS, FINAL_WORK),
     "update_steps": (STEP_WAYS, FINAL_STEPS),

@@ -19,23 +19,16 @@ from counterfoil.store.batch import Command, ForEach
 from counterfoil.store.changes import Changes
 from counterfoil.store.commit import GuardRefused
 from counterfoil.store.needs import Find, Needs
-from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
 from counterfoil.store.pruning import Pruned
-from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.world import World
-from tests.by_hand import Place, by_hand
-from tests.store.backends import NewConnection, batch_of, find, load, write
+from tests.by_hand import by_hand
+from tests.store.backends import NewConnection, batch_of, find, load, place_of, write
 from tests.store.nodes import CONTEXT, Pair, register, success
 from tests.store.records import NOW, Written, flow_inputs, flow_record, new_records, step_run, work_item
 
 OLD = NOW - 1_000
 TABLES = ("flows", "flow_inputs", "flow_labels", "flow_steps", "work", "journal", "cancel_calls")
-
-
-def place_of(store: Store) -> Place:
-    assert isinstance(store, SqliteStore | PostgresStore)
-    return store.path if isinstance(store, SqliteStore) else store.access.dsn
 
 
 def rows_of(store: Store, table: str, flow_id: str) -> int:

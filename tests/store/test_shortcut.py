@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from asyncpg import DivisionByZeroError
 
+from counterfoil.domain.controls import Controls
 from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.results import Heartbeat
 from counterfoil.domain.states import WorkStatus
@@ -198,6 +199,7 @@ class Rig:
         def prepare(world: World) -> None:
             version = step_version()
             world.add_version(version.version, version)
+            world.add_controls(Controls(0))
             world.node_id = "node-a"
 
         return batch_of(*commands, prepare=prepare)
@@ -233,9 +235,11 @@ async def test_a_statement_that_comes_too_late_writes_nothing(store: Store, rig:
         "UPDATE flow_steps SET status = 'cancelled' WHERE flow_id = 'work'",
         "UPDATE flows SET status = 'completed' WHERE flow_id = 'work'",
         "DELETE FROM flows WHERE flow_id = 'work'",
+        "UPDATE controls SET revision = revision + 1",
     ],
 )
 async def test_every_row_must_be_as_it_was_remembered(store: Store, rig: Rig, change: str) -> None:
+    """And the policies must be those by which it was decided."""
     await add_item(store, "work")
     await rig.remember("work")
     await rig.connection.execute(change)

@@ -19,6 +19,14 @@ TABLES = {
     "cancel_calls": ("call_id",),
     "schedules": ("schedule_id",),
     "step_rates": ("step_id",),
+    "gates": ("flow_id", "step_id"),
+    "approvals": ("ordinal",),
+    "key_owners": ("key_id",),
+    "controls": ("only_one",),
+    "policies": ("policy_id",),
+    "policy_versions": ("policy_id", "version"),
+    "subscriptions": ("subscription_id",),
+    "deliveries": ("ordinal",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -70,4 +78,47 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         ("quick", None, None, 100, '{"goals":["job"]}', "all", 0, 0, None, None, None, None, 0, 1),
     ],
     "step_rates": [("job", 10, "[1800000000000,7,0]")],
+    "gates": [
+        (
+            *("z", "räuber", "w1", "", 2**31 - 1, 0, 1, LARGEST, "allow", "block", "dec_1", "d"),
+            *(None, None, None, None, "{}"),
+        ),
+        (
+            *("z", "Räuber", "w1", "k\u2028", 1, 1, 1, 2, "require_approval", "allow", "dec_2", "d"),
+            *("apr_1", "agent 🦆", LARGEST, "w1", r'{"reason":"\u0000"}'),
+        ),
+    ],
+    "approvals": [
+        (
+            *(
+                2,
+                "apr_1",
+                "z",
+                "job",
+                "w1",
+                1,
+                "d",
+                "approved",
+                1,
+                LARGEST,
+                2,
+                1,
+                "high",
+                "ëve",
+                "r",
+                '[{"version":1}]',
+            ),
+            *(r'{"text":"\u0000"}', '[{"by":"ëve"}]', 5),
+        ),
+        (4, "apr_0", "z", "job", "w1", 2, "d", "void", 1, 2, 1, 0, "low", None, None, "[]", None, "[]", None),
+    ],
+    "key_owners": [("step:é", "z", "job", None, 1, LARGEST), ("workflow:E", "a", None, "d", 0, None)],
+    "controls": [(1, LARGEST)],
+    "policies": [("p", 2, None, "api", "ëve", 1, LARGEST), ("P", 1, '{"name":"🦆"}', "policies.json", "local", 1, 1)],
+    "policy_versions": [("p", 1, "{}", "api", "ëve", 1), ("p", 2, None, "api", "ëve", 2), ("P", 1, "{}", "f", "l", 1)],
+    "subscriptions": [("s", '{"url":"http://subscriber.test"}', "täglich aus", 1, LARGEST), ("S", "{}", None, 0, 1)],
+    "deliveries": [
+        (8, "d1", "s", "z", "flow_completed", r'{"text":"\u0000"}', 3, LARGEST, "HTTP 503", 1),
+        (11, "d2", "s", "z", "flow_started", "{}", 0, None, None, 1),
+    ],
 }

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from counterfoil.domain.controls import Controls
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable, UnknownStep
 from counterfoil.domain.events import Event, EventType
 from counterfoil.store.batch import Batch, Command, ForEach
+from counterfoil.store.known import Known
 from counterfoil.store.needs import Find, Needs
 from counterfoil.store.world import World
 from counterfoil.testing.simulator import StillClock
@@ -64,7 +66,9 @@ class Rig:
         self.batch = Batch([(command, self.answers.append) for command in commands], self._new_world, self.clock)
 
     def _new_world(self) -> World:
-        self.worlds.append(World({}))
+        known = Known()
+        known.controls = Controls(0)
+        self.worlds.append(World(known))
         return self.worlds[-1]
 
     @property

@@ -9,7 +9,6 @@ import pytest
 
 from counterfoil.client import ApiError, Client, ClientError, ConnectionFailed
 from counterfoil.client.errors import (
-    BY_CODE,
     FlowExists,
     FlowNotFailed,
     InvalidStep,
@@ -19,6 +18,7 @@ from counterfoil.client.errors import (
     UnknownFlow,
     WorkNotFailed,
 )
+from counterfoil.client.refusals import BY_CODE
 from counterfoil.client.sse import SseLines
 from counterfoil.domain.errors import Conflict, Denied, Invalid, Unknown, error_types
 from tests.unit.canned_engine import CannedEngine, Reply, error

@@ -69,10 +69,11 @@ async def refusal(path: Path, dsn: str) -> str:
 
 
 def held(dsn: str) -> dict[str, int]:
-    """How many rows there are, of the tables that have any. That of the register counts once a step was put."""
+    """How many rows there are, of the tables that have any. Those of revisions count once they were raised."""
     counts = {name: by_hand(dsn, f"SELECT count(*) FROM {name}")[0][0] for name in (*TABLES, *OWN_TABLES)}
-    if by_hand(dsn, "SELECT revision FROM register") == [(0,)]:
-        del counts["register"]
+    for name in ("register", "controls"):
+        if by_hand(dsn, f"SELECT revision FROM {name}") == [(0,)]:
+            del counts[name]
     return {name: count for name, count in counts.items() if count}
 
 
@@ -97,7 +98,7 @@ async def test_all_tables_are_found_and_all_of_them_exist_on_both_sides(path: Pa
     with open_source(path) as source:
         assert {table.name: table.key for table in source.tables} == TABLES
     dsn = new_database()  # with the schema, and empty
-    empty = {**dict.fromkeys(TABLES, digest()), "register": digest((1, 0))}
+    empty = {**dict.fromkeys(TABLES, digest()), "register": digest((1, 0)), "controls": digest((1, 0))}
     assert await copied(path, dsn) == empty
     there = by_hand(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     assert {name for (name,) in there} == {*TABLES, *OWN_TABLES, "schema_version"}
@@ -112,6 +113,8 @@ async def test_new_rows_are_numbered_behind_all_that_ever_were(path: Path, new_d
     assert by_hand(dsn, entry) == [(6,)]
     flow = "INSERT INTO flows (flow_id, status, created_at, open_steps) VALUES ('n', 'active', 1, 1) RETURNING ordinal"
     assert by_hand(dsn, flow) == [(10,)]
+    told = "INSERT INTO deliveries (delivery_id, subscription_id, flow_id, type, body, attempt, created_at) "
+    assert by_hand(dsn, told + "VALUES ('n', 's', 'z', 't', '{}', 0, 1) RETURNING ordinal") == [(12,)]
 
 
 async def test_an_empty_store_begins_to_count_at_one(path: Path, new_database: NewDatabase) -> None:
@@ -121,10 +124,11 @@ async def test_an_empty_store_begins_to_count_at_one(path: Path, new_database: N
     assert by_hand(dsn, entry) == [(1,)]
 
 
-async def test_a_target_whose_register_was_changed_is_refused(path: Path, new_database: NewDatabase) -> None:
+@pytest.mark.parametrize("name", ["register", "controls"])
+async def test_a_target_whose_revision_was_raised_is_refused(path: Path, new_database: NewDatabase, name: str) -> None:
     dsn = new_database()
-    by_hand(dsn, "UPDATE register SET revision = 1")
-    assert "rows in register: give an empty database" in await refusal(path, dsn)
+    by_hand(dsn, f"UPDATE {name} SET revision = 1")
+    assert f"rows in {name}: give an empty database" in await refusal(path, dsn)
 
 
 async def test_many_rows_go_in_parts_and_are_counted_on_the_way(path: Path, new_database: NewDatabase) -> None:

@@ -12,7 +12,8 @@ from counterfoil.domain.replies import Reply
 from counterfoil.domain.results import StepResult
 from counterfoil.domain.time import rfc3339
 from counterfoil.engine.claim import Claim
-from counterfoil.engine.dispatch import USER_AGENT, traceparent
+from counterfoil.engine.dispatch import traceparent
+from counterfoil.engine.messages import USER_AGENT
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Call, Simulator, answered, connection_refused, timed_out
 from tests.by_hand import full_disk, stubborn_work

@@ -1,13 +1,12 @@
-"""Applying events: what each of them does to a record, and that none breaks the tables."""
+"""Events: what each of them does to a flow, a step or a work item, and that none breaks the tables."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
 
-from counterfoil.domain.events import (
+from counterfoil.domain.event_types import (
     ENDS_FLOW,
     ENDS_STEP,
     ENDS_WORK,
@@ -17,15 +16,9 @@ from counterfoil.domain.events import (
     WORK_STATUS_OF,
     Event,
     EventType,
-    apply,
-    evolve_flow,
-    evolve_step,
-    evolve_work,
-    flow_from,
-    steps_from,
-    work_from,
 )
-from counterfoil.domain.model import Flow, StepRun, Work
+from counterfoil.domain.evolving import evolve_flow, evolve_step, evolve_work, flow_from, steps_from, work_from
+from counterfoil.domain.model import Flow, StepRun
 from counterfoil.domain.states import (
     FINAL_FLOWS,
     FINAL_STEPS,
@@ -312,75 +305,6 @@ def test_a_redriven_flow_is_not_undone_any_more() -> None:
     evolve_flow(flow, event(EventType.FLOW_FAILED))
     evolve_flow(flow, event(EventType.FLOW_REDRIVEN))
     assert flow.compensation is None
-
-
-class Notes:
-    """Records that any event may change."""
-
-    def __init__(self) -> None:
-        self.work, self.step, self.flow = work_item(), step_run(), flow_record()
-        self.made: list[object] = []
-
-    def draft_work(self, work_id: str) -> Work:
-        return self.work
-
-    def draft_step(self, flow_id: str, step_id: str) -> StepRun:
-        return self.step
-
-    def draft_flow(self, flow_id: str) -> Flow:
-        return self.flow
-
-    def create_work(self, work: Work) -> None:
-        self.made.append(work)
-
-    def create_flow(self, flow: Flow, steps: list[StepRun]) -> None:
-        self.made += [flow, *steps]
-
-
-@pytest.mark.parametrize("kind", sorted(ENDS_WORK))
-def test_the_end_of_an_item_counts_in_its_step_and_that_of_one_that_undoes_in_the_flow(kind: EventType) -> None:
-    notes, undoing = Notes(), Notes()
-    apply(event(kind), notes)
-    assert (notes.step.open_items, notes.flow) == (0, flow_record())
-    undoing.work.undoes, undoing.flow = "another", compensating(step="active")
-    apply(event(kind), undoing)
-    assert undoing.step == step_run()
-    assert undone(undoing.flow)["step"][1] == -1
-
-
-@pytest.mark.parametrize(
-    "kind", [EventType.WORK_ACKNOWLEDGED, EventType.CANCEL_DELIVERED, EventType.CANCEL_UNDELIVERED]
-)
-def test_other_events_do_not_concern_steps_and_flows(kind: EventType) -> None:
-    notes = Notes()
-    apply(event(kind), notes)
-    assert (notes.step, notes.flow, notes.made) == (step_run(), flow_record(), [])
-
-
-def test_every_event_can_be_applied() -> None:
-    known: dict[str, Any] = {
-        "item": 0,
-        "version": "v",
-        "lane": "l",
-        "idempotency_key": "k",
-        "items": 1,
-        "goals": [],
-        "steps": {},
-        "owner": "n",
-        "deadline_at": 1,
-        "due_at": 1,
-        "progress": 1,
-        "message": "",
-        "next_attempt_at": 1,
-        "error": None,
-        "ready_at": 1,
-        "until": 2,
-        "ending": "failed",
-    }
-    for kind in EventType:
-        notes = Notes()
-        with contextlib.suppress(IllegalMove):
-            apply(event(kind, **known), notes)
 
 
 def test_the_ends_are_those_of_the_tables() -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.domain.policies import POLICY_ID_PATTERN, Decision, PolicyDefinition
+from counterfoil.domain.policies import POLICY_ID_PATTERN, PolicyDefinition
 from counterfoil.domain.policy_set import Attempt, Policy, PolicySet
+from counterfoil.domain.states import Decision
 from tests.unit.policy_subjects import attempt, subject
 
 FILE = Path(__file__).parents[2] / "config" / "policies.example.json"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import counterfoil.domain.policy_set as module
-from counterfoil.domain.policies import Decision
 from counterfoil.domain.policy_set import MAX_REASONS, MAX_REMEMBERED, NO_POLICIES, PolicySet, Ruling, Terms
+from counterfoil.domain.states import Decision
 from tests.unit.policy_subjects import attempt, policy, subject
 
 

@@ -49,7 +49,8 @@ async def test_a_round_treats_no_more_than_its_limit(simulator: Simulator) -> No
 
 
 async def test_a_sweep_tells_when_it_is_needed_next(simulator: Simulator) -> None:
-    assert [await simulator.next_due(name) for name in SweepName if name is not SweepName.LEASE] == [None] * 7
+    others = [name for name in SweepName if name is not SweepName.LEASE]
+    assert {name: await simulator.next_due(name) for name in others} == dict.fromkeys(others)
     await start(simulator)
     now = simulator.clock()
     assert await simulator.next_due(SweepName.DEADLINES) == now + 60_000
@@ -284,9 +285,7 @@ async def test_sweeps_that_have_stopped_make_the_engine_unready(simulator: Simul
     simulator.clock.advance(20_000)
     await simulator.engine.health()
     simulator.clock.advance(1)
-    with pytest.raises(
-        Unavailable, match="requeue, deadlines, flow_clocks, orphans, cancel_calls, lease, schedules, retention"
-    ):
+    with pytest.raises(Unavailable, match=", ".join(SweepName)):
         await simulator.engine.health()
     with pytest.raises(Unavailable):
         loop.readiness()

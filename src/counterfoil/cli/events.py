@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from counterfoil.cli.output import compact, error_text
 
@@ -57,6 +57,18 @@ def event_note(event: Event) -> str:
         f"{data['items']} items" if data.get("items", 1) != 1 else "",
         f"flow {data['child_flow_id']}" if data.get("child_flow_id") else "",
         f"undoes {' '.join(data['steps'])}" if event["type"] == "flow_compensating" else "",
+        _said(data) if event["type"] == "gate_decided" else "",
         str(data.get("reason") or ""),
+        _reviewed(data["review"]) if isinstance(data.get("review"), dict) else "",
     ]
     return ", ".join(note for note in notes if note)
+
+
+def _said(data: dict[str, Any]) -> str:
+    """What the gate answered, and to whom."""
+    return f"{data['decision']}{' again' if data.get('cached') else ''} to {data.get('by')}"
+
+
+def _reviewed(review: dict[str, Any]) -> str:
+    comment = review.get("comment")
+    return f"by {review.get('by')}" + (f": {comment}" if comment else "")

@@ -171,7 +171,7 @@ def waits_for(work: WorkItem, now: datetime | None = None) -> str:
     if status == "active" and deadline_at:
         done = "" if work["progress"] is None else f"{work['progress']:.0%}, "
         return f"{done}deadline {when(deadline_at, now)}"
-    return {"pending": "its turn", "held": "an approval"}.get(status, "")
+    return {"pending": "its turn", "held": "an approval", "not_completed": "its agent"}.get(status, "")
 
 
 def _details(step_id: str, run: StepRun, items: list[WorkItem]) -> Iterator[str]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import click
 
+from counterfoil.cli.approvals import approvals
 from counterfoil.cli.demo import demo
 from counterfoil.cli.doctor import doctor
 from counterfoil.cli.flows import flow
+from counterfoil.cli.gates import gate
 from counterfoil.cli.keys import keys
 from counterfoil.cli.plans import plan
+from counterfoil.cli.policies import policy
 from counterfoil.cli.schedules import schedule
 from counterfoil.cli.serve import serve
 from counterfoil.cli.steps import step
 from counterfoil.cli.store import store
 from counterfoil.cli.work import work
+from counterfoil.cli.workflows import workflow
 from counterfoil.version import __version__
 
 
@@ -27,7 +31,7 @@ def cli() -> None:
     """
 
 
-for command in (serve, demo, step, plan, flow, work, schedule, doctor, store, keys):
+for command in (serve, demo, step, plan, flow, work, schedule, workflow, gate, approvals, policy, doctor, store, keys):
     cli.add_command(command)
 
 

@@ -12,6 +12,8 @@ from counterfoil.cli.output import compact, error_text, print_facts, print_json,
 from counterfoil.cli.times import since_time
 
 WORK_STATUSES = ["pending", "held", "active", "not_completed", "succeeded", "failed", "cancelled"]
+UNREPORTED = "gated_not_completed"
+"""No state of its own: what agents were let run and have not reported, unless a claim of it lives."""
 
 
 @click.group(short_help="See what is waiting, and redrive what failed.")
@@ -20,7 +22,7 @@ def work() -> None:
 
 
 @work.command("list")
-@click.option("--status", type=click.Choice(WORK_STATUSES))
+@click.option("--status", type=click.Choice([*WORK_STATUSES, UNREPORTED]))
 @click.option("--step", "step_id", help="Only work of this step.")
 @click.option("--overdue", is_flag=True, help="Only work past its deadline or its next attempt.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)

@@ -1,4 +1,4 @@
-"""For programs that use an engine: the API client and the worker kit."""
+"""For programs that use an engine: the API client, the guard of an agent's steps, and the worker kit."""
 
 from counterfoil.client.api import Client
 from counterfoil.client.documents import Event, Flow, FlowResult, Plan, Schedule, StartedFlow, StepRun, WorkItem
@@ -12,31 +12,85 @@ from counterfoil.client.errors import (
     ReportUndelivered,
     StepFailed,
 )
+from counterfoil.client.gate_documents import (
+    Approval,
+    GateAnswer,
+    Policy,
+    PolicyTested,
+    RetryContext,
+    Subscription,
+    Workflow,
+    WorkflowStep,
+)
+from counterfoil.client.gate_errors import (
+    ApprovalExpiredError,
+    ApprovalHoldError,
+    ApprovalRequired,
+    ClaimLostError,
+    CompletionConflictError,
+    IdempotencyKeyInUseError,
+    IdempotencyKeyMismatchError,
+    IdempotencyKeyReusedError,
+    NotAllowed,
+    NotPendingError,
+    StepBlocked,
+    StepInFlightError,
+    StepInputMismatchError,
+    StepNotAllowedError,
+    StepUnwanted,
+    WorkflowTerminalError,
+)
+from counterfoil.client.guarded import GuardedStep
 from counterfoil.client.reports import Backoff, Receipt, Reporter, Verdict
 from counterfoil.client.worker import Assignment, Worker
 
 __all__ = [
     "ApiError",
+    "Approval",
+    "ApprovalExpiredError",
+    "ApprovalHoldError",
+    "ApprovalRequired",
     "Assignment",
     "Backoff",
+    "ClaimLostError",
     "Client",
     "ClientError",
+    "CompletionConflictError",
     "ConnectionFailed",
     "Event",
     "Flow",
     "FlowResult",
+    "GateAnswer",
+    "GuardedStep",
+    "IdempotencyKeyInUseError",
+    "IdempotencyKeyMismatchError",
+    "IdempotencyKeyReusedError",
     "InvalidDispatch",
+    "NotAllowed",
     "NotCompleted",
+    "NotPendingError",
     "Plan",
+    "Policy",
+    "PolicyTested",
     "Receipt",
     "ReportRefused",
     "ReportUndelivered",
     "Reporter",
+    "RetryContext",
     "Schedule",
     "StartedFlow",
+    "StepBlocked",
     "StepFailed",
+    "StepInFlightError",
+    "StepInputMismatchError",
+    "StepNotAllowedError",
     "StepRun",
+    "StepUnwanted",
+    "Subscription",
     "Verdict",
     "WorkItem",
     "Worker",
+    "Workflow",
+    "WorkflowStep",
+    "WorkflowTerminalError",
 ]

@@ -7,14 +7,12 @@ too. Everything that fails raises a ``ClientError``; the API key never appears i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self, cast
-from urllib.parse import quote, urlsplit
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, Unpack, cast
 
 import aiohttp
-from yarl import URL
 
+from counterfoil.client.controls import ControlCalls
 from counterfoil.client.documents import (
     Event,
     EventPage,
@@ -31,59 +29,40 @@ from counterfoil.client.documents import (
     WorkItem,
     WorkPage,
 )
-from counterfoil.client.errors import ClientError, ConnectionFailed, Unavailable, api_error, parse_retry_after
+from counterfoil.client.errors import ConnectionFailed, Unavailable
+from counterfoil.client.guarded import GuardedStep
+from counterfoil.client.reports import Backoff
 from counterfoil.client.sse import events_of
-from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
+from counterfoil.client.wire import part
+from counterfoil.client.workflows import GateOptions, WorkflowCalls
 
 POLL_SECONDS = 30.0
-STREAM_SILENCE_SECONDS = 60.0
 RECONNECT_SECONDS = 0.25
 FINAL_EVENTS = frozenset({"flow_completed", "flow_failed", "flow_cancelled"})
 
 
-class Client:
+class Client(WorkflowCalls, ControlCalls):
     """Talks to one engine; an async context manager that holds its connections.
 
     ``key`` is the secret of an API key (none is needed on a loopback engine without keys).
     ``timeout`` bounds each single request; ``patience`` how long a broken stream is picked up again.
     """
 
-    def __init__(self, base_url: str, key: str | None = None, *, timeout: float = 30.0, patience: float = 60.0) -> None:
-        self.base_url = _checked_url(base_url)
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._timeout = timeout
-        self._patience = patience
-        self._session: aiohttp.ClientSession | None = None
-
-    def __repr__(self) -> str:
-        return f"Client({self.base_url!r})"
-
-    async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(headers=self._headers)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
     # -- steps ---------------------------------------------------------------------------------
 
     async def put_step(self, step_id: str, definition: Mapping[str, Any]) -> dict[str, Any]:
         """Register a step, or change it; work that runs already keeps the definition it began with."""
-        return await self._call("PUT", f"/api/v1/steps/{_part(step_id)}", body=dict(definition))
+        return await self._call("PUT", f"/api/v1/steps/{part(step_id)}", body=dict(definition))
 
     async def get_step(self, step_id: str) -> dict[str, Any]:
-        return await self._call("GET", f"/api/v1/steps/{_part(step_id)}")
+        return await self._call("GET", f"/api/v1/steps/{part(step_id)}")
 
     async def list_steps(self) -> list[dict[str, Any]]:
         document = await self._call("GET", "/api/v1/steps")
         return cast("list[dict[str, Any]]", document["steps"])
 
     async def delete_step(self, step_id: str) -> None:
-        await self._call("DELETE", f"/api/v1/steps/{_part(step_id)}")
+        await self._call("DELETE", f"/api/v1/steps/{part(step_id)}")
 
     # -- flows ---------------------------------------------------------------------------------
 
@@ -118,7 +97,7 @@ class Client:
         return cast(StartedFlow, await self._call("POST", "/api/v1/flows", body=body))
 
     async def flow(self, flow_id: str) -> Flow:
-        return cast(Flow, await self._call("GET", f"/api/v1/flows/{_part(flow_id)}"))
+        return cast(Flow, await self._call("GET", f"/api/v1/flows/{part(flow_id)}"))
 
     async def flows(
         self,
@@ -140,18 +119,18 @@ class Client:
         """Wait up to ``wait`` seconds for the end of a flow; afterwards ``status`` says how far it is."""
         loop = asyncio.get_running_loop()
         over = loop.time() + wait
-        path = f"/api/v1/flows/{_part(flow_id)}/result"
+        path = f"/api/v1/flows/{part(flow_id)}/result"
         while True:
             poll = max(0.0, min(over - loop.time(), POLL_SECONDS))
             query = {"wait": f"{poll:.3f}"}
-            status, document = await self._exchange("GET", path, query=query, extra_seconds=poll)
-            if status != 202 or loop.time() >= over:
-                return cast(FlowResult, document)
+            answer = await self._exchange("GET", path, query=query, extra_seconds=poll)
+            if answer.status != 202 or loop.time() >= over:
+                return cast(FlowResult, answer.document)
 
     async def events(self, flow_id: str, *, cursor: str | None = None, limit: int | None = None) -> EventPage:
         """One page of a flow's journal, oldest first."""
         query = {"cursor": cursor, "limit": limit}
-        return cast(EventPage, await self._call("GET", f"/api/v1/flows/{_part(flow_id)}/events", query=query))
+        return cast(EventPage, await self._call("GET", f"/api/v1/flows/{part(flow_id)}/events", query=query))
 
     async def cancel(self, flow_id: str, *, compensate: bool = False) -> Flow:
         """Cancel a flow; again is fine, ``FlowFinal`` when it has ended otherwise.
@@ -159,11 +138,11 @@ class Client:
         ``compensate=True``: what it has completed is undone first, where its steps say how.
         """
         body = {"compensate": True} if compensate else None
-        return cast(Flow, await self._call("POST", f"/api/v1/flows/{_part(flow_id)}/cancel", body=body))
+        return cast(Flow, await self._call("POST", f"/api/v1/flows/{part(flow_id)}/cancel", body=body))
 
     async def redrive(self, flow_id: str) -> RedrivenFlow:
         """Let a failed flow go on from what failed; ``FlowNotFailed`` when it has not."""
-        return cast(RedrivenFlow, await self._call("POST", f"/api/v1/flows/{_part(flow_id)}/redrive"))
+        return cast(RedrivenFlow, await self._call("POST", f"/api/v1/flows/{part(flow_id)}/redrive"))
 
     async def stream(self, flow_id: str | None = None, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Follow the journal: of one flow until it has ended, or of all flows for as long as the caller iterates.
@@ -171,7 +150,7 @@ class Client:
         ``after`` replays everything behind that sequence number (0: from the start). A broken
         connection is picked up behind the last event seen: no gap, and no event twice.
         """
-        path = "/api/v1/stream" if flow_id is None else f"/api/v1/flows/{_part(flow_id)}/stream"
+        path = "/api/v1/stream" if flow_id is None else f"/api/v1/flows/{part(flow_id)}/stream"
         loop = asyncio.get_running_loop()
         seen, connected, give_up_at = after, False, loop.time()
         while True:
@@ -197,11 +176,11 @@ class Client:
 
     async def put_schedule(self, schedule_id: str, definition: Mapping[str, Any]) -> Schedule:
         """Make a schedule or change it, also to pause (``"enabled": false``) and to resume it."""
-        path = f"/api/v1/schedules/{_part(schedule_id)}"
+        path = f"/api/v1/schedules/{part(schedule_id)}"
         return cast(Schedule, await self._call("PUT", path, body=dict(definition)))
 
     async def get_schedule(self, schedule_id: str) -> Schedule:
-        return cast(Schedule, await self._call("GET", f"/api/v1/schedules/{_part(schedule_id)}"))
+        return cast(Schedule, await self._call("GET", f"/api/v1/schedules/{part(schedule_id)}"))
 
     async def schedules(self, *, cursor: str | None = None, limit: int | None = None) -> SchedulePage:
         """One page of schedules, by id; hand ``next_cursor`` back for the next one."""
@@ -210,7 +189,7 @@ class Client:
 
     async def delete_schedule(self, schedule_id: str) -> None:
         """Forget a schedule; the flows that it has started go on."""
-        await self._call("DELETE", f"/api/v1/schedules/{_part(schedule_id)}")
+        await self._call("DELETE", f"/api/v1/schedules/{part(schedule_id)}")
 
     # -- work and health -----------------------------------------------------------------------
 
@@ -223,7 +202,10 @@ class Client:
         cursor: str | None = None,
         limit: int | None = None,
     ) -> WorkPage:
-        """One page of work items over all flows."""
+        """One page of work items over all flows.
+
+        ``status="gated_not_completed"``: steps that agents were let run and have not reported, oldest first.
+        """
         wanted = {"status": status, "step": step, "cursor": cursor, "limit": limit}
         if overdue:
             wanted["overdue"] = "true"
@@ -231,11 +213,11 @@ class Client:
 
     async def work_item(self, work_id: str) -> WorkItem:
         """One work item with its attempts."""
-        return cast(WorkItem, await self._call("GET", f"/api/v1/work/{_part(work_id)}"))
+        return cast(WorkItem, await self._call("GET", f"/api/v1/work/{part(work_id)}"))
 
     async def redrive_work(self, work_id: str) -> RedrivenWork:
         """Put a new work item in the place of a failed one; ``WorkNotFailed`` when it is not."""
-        return cast(RedrivenWork, await self._call("POST", f"/api/v1/work/{_part(work_id)}/redrive"))
+        return cast(RedrivenWork, await self._call("POST", f"/api/v1/work/{part(work_id)}/redrive"))
 
     async def redrive_matching(
         self,
@@ -258,104 +240,69 @@ class Client:
         """Whether the engine is ready; raises ``Unavailable`` when it runs but is not."""
         return await self._call("GET", "/readyz")
 
+    # -- steps of an agent ---------------------------------------------------------------------
+
+    def step(
+        self,
+        workflow_id: str,
+        step_id: str,
+        *,
+        wait_for_approval: float | None = None,
+        wait_for_claim: float | None = None,
+        backoff: Backoff | None = None,
+        **options: Unpack[GateOptions],
+    ) -> GuardedStep:
+        """Guard a step: ``async with client.step(...) as step`` asks the gate, and reports how the body ends.
+
+        ``step.done``: it has been completed before, and ``step.output`` is what it gave. Otherwise the body does the
+        work and sets ``step.output``. An exception is reported as a failed attempt, and goes on. Raises
+        ``StepBlocked``, and ``ApprovalRequired`` unless people agree within ``wait_for_approval`` seconds.
+
+        A ``claim`` is prolonged while the body runs; that of another agent is waited for, ``wait_for_claim`` seconds.
+        What is done, or in the hands of people, is not evaluated again. What is done can be had after the end, too.
+        """
+        return GuardedStep(
+            self,
+            workflow_id,
+            step_id,
+            options,
+            wait_for_approval=wait_for_approval,
+            wait_for_claim=wait_for_claim,
+            backoff=backoff,
+        )
+
+    async def run_step(
+        self,
+        workflow_id: str,
+        step_id: str,
+        function: Callable[..., Awaitable[Mapping[str, Any] | None]],
+        *,
+        wait_for_approval: float | None = None,
+        wait_for_claim: float | None = None,
+        backoff: Backoff | None = None,
+        **options: Unpack[GateOptions],
+    ) -> dict[str, Any]:
+        """The output of a step: that of the function, called with ``input`` as its arguments, or the recorded one.
+
+        So what the policies and people have seen is what the function is called with; it is not called at all when
+        the step is done.
+        """
+        guarded = self.step(
+            workflow_id,
+            step_id,
+            wait_for_approval=wait_for_approval,
+            wait_for_claim=wait_for_claim,
+            backoff=backoff,
+            **options,
+        )
+        async with guarded as step:
+            if not step.done:
+                step.output = await function(**options.get("input", {}))
+        return dict(step.output or {})
+
     # -- the wire ------------------------------------------------------------------------------
 
     async def _has_ended(self, flow_id: str) -> bool:
         """A stream that ends may mean that its flow has, or only that the engine stops."""
-        status, _ = await self._exchange("GET", f"/api/v1/flows/{_part(flow_id)}/result", query={"wait": 0})
-        return status == 200
-
-    async def _call(
-        self, method: str, path: str, *, body: Any = None, query: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        return (await self._exchange(method, path, body=body, query=query))[1]
-
-    async def _exchange(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Any = None,
-        query: Mapping[str, Any] | None = None,
-        extra_seconds: float = 0.0,
-    ) -> tuple[int, dict[str, Any]]:
-        params = {name: str(value) for name, value in (query or {}).items() if value is not None}
-        sent = None if body is None else dump_json(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        try:
-            async with self._live_session().request(
-                method,
-                URL(self.base_url + path, encoded=True).update_query(params),
-                data=sent,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=self._timeout + extra_seconds),
-                allow_redirects=False,
-            ) as response:
-                raw = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._no_answer(error) from None
-        document = _document(raw)
-        if response.status >= 300 or (document is None and raw):
-            raise api_error(response.status, document, retry_after=parse_retry_after(response.headers))
-        return response.status, document or {}
-
-    def _open_stream(self, path: str, seen: int | None) -> _Stream:
-        headers = {"Accept": "text/event-stream"}
-        if seen is not None:
-            headers["Last-Event-ID"] = str(seen)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=STREAM_SILENCE_SECONDS)
-        url = URL(self.base_url + path, encoded=True)
-        return _Stream(self._live_session().get(url, headers=headers, timeout=timeout, allow_redirects=False))
-
-    def _live_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            raise ClientError("the client is not open: use it as `async with Client(...) as client:`")
-        return self._session
-
-    def _no_answer(self, error: BaseException) -> ClientError:
-        if isinstance(error, ClientError):
-            return error
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return ConnectionFailed(f"no engine answers at {self.base_url}: start one with `counterfoil serve`")
-        if isinstance(error, TimeoutError):
-            return ConnectionFailed(f"the engine at {self.base_url} did not answer within {self._timeout:g} s")
-        return ConnectionFailed(f"the connection to {self.base_url} broke ({type(error).__name__}): try again")
-
-
-class _Stream:
-    """An open SSE answer, or the engine's error as an exception."""
-
-    def __init__(self, request: Any) -> None:
-        self._request = request
-
-    async def __aenter__(self) -> aiohttp.ClientResponse:
-        response: aiohttp.ClientResponse = await self._request.__aenter__()
-        if response.status == 200:
-            return response
-        raw = await response.read()
-        response.release()
-        raise api_error(response.status, _document(raw), retry_after=parse_retry_after(response.headers))
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._request.__aexit__(kind, error, trace)
-
-
-def _document(raw: bytes) -> dict[str, Any] | None:
-    try:
-        value = parse_json(raw) if raw else None
-    except JsonError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _part(name: str) -> str:
-    return quote(name, safe="")
-
-
-def _checked_url(base_url: str) -> str:
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ClientError(f"{base_url!r} is no engine address: give one such as http://127.0.0.1:8080")
-    return base_url.rstrip("/")
+        answer = await self._exchange("GET", f"/api/v1/flows/{part(flow_id)}/result", query={"wait": 0})
+        return answer.status == 200

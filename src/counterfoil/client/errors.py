@@ -12,6 +12,7 @@ ClientError
     ├── Denied              Unauthenticated, Forbidden
     └── Unavailable         not now; ``retry_after`` says when
 
+The refusals of the gate, of approvals and of policies are in ``gate_errors``.
 Two more are raised *by* step handlers, to say how a work item ended: StepFailed and NotCompleted.
 No message ever holds a receipt token or an API key.
 """
@@ -19,8 +20,6 @@ No message ever holds a receipt token or an API key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 
@@ -146,53 +145,6 @@ class Forbidden(Denied):
 
 class Unavailable(ApiError):
     """Nothing was recorded; the same request may be sent again after ``retry_after`` seconds."""
-
-
-BY_CODE: dict[str, type[ApiError]] = {
-    "UNKNOWN_STEP": UnknownStep,
-    "UNKNOWN_FLOW": UnknownFlow,
-    "UNKNOWN_WORK": UnknownWork,
-    "UNKNOWN_SCHEDULE": UnknownSchedule,
-    "NOT_FOUND": NotFound,
-    "INVALID_STEP": InvalidStep,
-    "INVALID_INPUT": InvalidInput,
-    "INVALID_SCHEDULE": InvalidSchedule,
-    "UNREACHABLE_GOAL": UnreachableGoal,
-    "PLAN_CYCLE": PlanCycle,
-    "FLOW_EXISTS": FlowExists,
-    "FLOW_FINAL": FlowFinal,
-    "FLOW_NOT_FAILED": FlowNotFailed,
-    "WORK_NOT_FAILED": WorkNotFailed,
-    "UNAUTHENTICATED": Unauthenticated,
-    "FORBIDDEN": Forbidden,
-    "UNAVAILABLE": Unavailable,
-}
-
-
-def api_error(status: int, body: Any, *, retry_after: float | None = None) -> ApiError:
-    """The error of an answer; one that is not the engine's (a proxy's page) is named by its status."""
-    error = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(error, dict) or not isinstance(error.get("code"), str):
-        message = f"the answer (HTTP {status}) is not one of a Counterfoil engine; is the address right?"
-        return ApiError(status, f"HTTP_{status}", message, retry_after=retry_after)
-    code, details = error["code"], error.get("details")
-    kind = BY_CODE.get(code, ApiError)
-    message = str(error.get("message") or code)
-    return kind(status, code, message, details if isinstance(details, dict) else None, retry_after=retry_after)
-
-
-def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait by a ``Retry-After`` header, given as seconds or as a date."""
-    text = headers.get("Retry-After", "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text)
-    try:
-        moment = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        return None
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 class StepFailed(Exception):

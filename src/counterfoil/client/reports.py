@@ -20,7 +20,8 @@ from uuid import uuid4
 import aiohttp
 from standardwebhooks import Webhook
 
-from counterfoil.client.errors import InvalidDispatch, ReportRefused, ReportUndelivered, parse_retry_after
+from counterfoil.client.errors import InvalidDispatch, ReportRefused, ReportUndelivered
+from counterfoil.client.refusals import parse_retry_after
 from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
 
 logger = logging.getLogger("counterfoil.worker")

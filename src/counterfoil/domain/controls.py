@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from counterfoil.domain.policies import PolicyDefinition
 from counterfoil.domain.policy_set import NO_POLICIES, Policy, PolicySet
-from counterfoil.domain.subscriptions import Subscription
+from counterfoil.domain.subscriptions import Audience, Subscription, audience_of
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Controls:
     by_id: Mapping[str, Policy] = field(default_factory=dict)
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
     policies: PolicySet = NO_POLICIES
+
+    @cached_property
+    def audience(self) -> Audience:
+        """Who is told of what."""
+        return audience_of(self.subscriptions)
 
     @classmethod
     def of(cls, revision: int, policies: Mapping[str, Policy], subscriptions: Mapping[str, Subscription]) -> Controls:

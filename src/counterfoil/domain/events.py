@@ -61,9 +61,12 @@ def _to_work_and_step(event: Event, drafts: Drafts) -> None:
 
 
 def _to_ending_work(event: Event, drafts: Drafts) -> None:
-    """The end of an item counts in its step, that of one which undoes another in the flow's compensation."""
+    """The end of an item counts in its step, that of one which undoes another in the flow's compensation.
+
+    What people were asked about it is void then, unless they have decided: that stands, and is not touched.
+    """
     work = drafts.draft_work(event.work_id or "")
-    if work.hold is not None and work.status is WorkStatus.HELD:  # else people have agreed, and that stays so
+    if work.status is WorkStatus.HELD and work.hold is not None:
         approval = drafts.draft_approval(work.hold)
         if approval.status is ApprovalStatus.PENDING:
             evolve_approval(approval, event)
@@ -71,9 +74,9 @@ def _to_ending_work(event: Event, drafts: Drafts) -> None:
     if work.version == GATED and event.type is EventType.WORK_SUCCEEDED:
         evolve_gate(drafts.draft_gate(work.flow_id, work.step_id), event)
     if work.undoes is None:
-        _to_step(event, drafts)
+        evolve_step(drafts.draft_step(event.flow_id, event.step_id or ""), event)
     else:
-        _to_flow(event, drafts)
+        evolve_flow(drafts.draft_flow(event.flow_id), event)
 
 
 def _to_step(event: Event, drafts: Drafts) -> None:
@@ -81,8 +84,8 @@ def _to_step(event: Event, drafts: Drafts) -> None:
 
 
 def _to_step_and_flow(event: Event, drafts: Drafts) -> None:
-    _to_step(event, drafts)
-    _to_flow(event, drafts)
+    evolve_step(drafts.draft_step(event.flow_id, event.step_id or ""), event)
+    evolve_flow(drafts.draft_flow(event.flow_id), event)
 
 
 def _to_flow(event: Event, drafts: Drafts) -> None:

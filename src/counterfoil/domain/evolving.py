@@ -184,7 +184,11 @@ def evolve_step(step: StepRun, event: Event) -> None:
         check_step_move(step.status, status)
         step.status = status
         step.ready_at = step.due_at = None
-        if kind is EventType.STEP_STARTED:
+        if kind in ENDS_STEP:
+            step.finished_at = event.at
+            step.outputs = data.get("outputs") or None
+            step.error = data.get("error")
+        elif kind is EventType.STEP_STARTED:
             step.items = data["items"]
             step.open_items = data.get("open", data["items"])
             step.released = data.get("released")
@@ -194,10 +198,6 @@ def evolve_step(step: StepRun, event: Event) -> None:
             step.items = step.open_items = step.failed_items = step.waiting_items = 0
             step.started_at = step.finished_at = step.released = step.outputs = step.error = None
             step.redrives += 1
-        else:
-            step.finished_at = event.at
-            step.outputs = data.get("outputs") or None
-            step.error = data.get("error")
     elif kind in ENDS_WORK:
         if step.status in FINAL_STEPS:
             raise IllegalMove(f"an item ended in a step that is {step.status} already")
@@ -221,15 +221,16 @@ def evolve_flow(flow: Flow, event: Event) -> None:
         flow.error = data.get("error")
         flow.deadline_at = data.get("deadline_at")
         flow.finished_at = event.at if kind in ENDS_FLOW else None
-        if kind is EventType.FLOW_COMPENSATING:
+        if kind in ENDS_FLOW:
+            if flow.compensation is not None:
+                flow.compensation = _given_up(flow.compensation)
+        elif kind is EventType.FLOW_COMPENSATING:
             steps = [{"step_id": step_id, "status": "pending", "open": 0, "failed": 0} for step_id in data["steps"]]
             flow.compensation = {"ending": data["ending"], "steps": steps}
         elif kind is EventType.FLOW_REDRIVEN:
             flow.compensation = None
             flow.parent = data.get("parent", flow.parent)
             flow.redrives += 1
-        elif flow.compensation is not None:
-            flow.compensation = _given_up(flow.compensation)
     elif kind in ENDS_STEP:
         flow.open_steps -= 1
     elif kind in (EventType.STEP_REDRIVEN, EventType.STEP_ADDED):

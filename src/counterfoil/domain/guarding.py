@@ -56,7 +56,7 @@ def _subject(work: Work, step: StepVersion, inputs: FlowInputs, arguments: dict[
         completion_count=0,
         prior_completion_status="gated_not_completed" if before else "none",
         prior_output_available=False,
-        last_decision=Decision.ALLOW if before else "",
+        last_decision=Decision.ALLOW.value if before else "",
         first_attempt_age_seconds=(now - first) / 1000,
         idempotency_key=work.idempotency_key,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from operator import attrgetter
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from counterfoil.domain.canonical import digest
@@ -18,11 +18,9 @@ class Record:
     """Something that a batch may change: ``draft`` gives a copy to change, the original stays as it was."""
 
     __slots__ = ()
-    values: ClassVar[attrgetter[tuple[Any, ...]]]
-    """All fields of a record, in their order."""
 
     def draft(self) -> Self:
-        return type(self)(*self.values(self))
+        raise NotImplementedError  # each kind of record is given its own below
 
 
 @dataclass(slots=True)
@@ -172,8 +170,20 @@ class Approval(Record):
     decided_at: int | None = None
 
 
+def _copier(record: type[Any]) -> Callable[[Any], Any]:
+    """A function that copies such a record, written out field by field, as dataclasses write ``__init__``.
+
+    Every change begins with a copy, and any way that looks the fields up by their names takes three times as long.
+    """
+    lines = [f"    copy.{item.name} = self.{item.name}" for item in fields(record)]
+    made: dict[str, Any] = {"record": record, "new": object.__new__}
+    exec("\n".join(["def draft(self):", "    copy = new(record)", *lines, "    return copy"]), made)  # noqa: S102
+    function: Callable[[Any], Any] = made["draft"]
+    return function
+
+
 for _record in (Work, StepRun, Flow, Gate, Approval):
-    _record.values = staticmethod(attrgetter(*(item.name for item in fields(_record))))  # type: ignore[assignment]
+    _record.draft = _copier(_record)  # type: ignore[assignment, method-assign]
 
 
 @dataclass(frozen=True, slots=True)

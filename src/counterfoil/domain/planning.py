@@ -113,6 +113,11 @@ class Plan:
             found[step_id] = tuple(near)
         return found
 
+    @cached_property
+    def connected(self) -> frozenset[str]:
+        """The steps that wait for another, or for which another waits."""
+        return frozenset(step_id for step_id in self.steps if self.sources[step_id] or self.consumers[step_id])
+
 
 NO_PLAN = Plan([], [], {}, {}, {}, {})
 """Of flows that were started when nothing was planned: every step a goal, and nobody waits for another."""

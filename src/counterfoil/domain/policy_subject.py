@@ -18,7 +18,7 @@ class Attempt:
     """none, completed or gated_not_completed."""
     prior_output_available: bool
     last_decision: str
-    """Empty on the first call."""
+    """Empty on the first call. A plain text: the library for expressions takes no other."""
     first_attempt_age_seconds: float
     idempotency_key: str
 

@@ -1,7 +1,8 @@
 """Receipt tokens: ``<work id>.<HMAC>``, the credential of one work item of one flow and step.
 
 A forged or mistyped token is told from a real one without looking anything up, and whoever reads the database finds
-no token in it. The secrets serve receipts alone; the first one signs, all of them are accepted.
+no token in it. The first secret signs, all of them are accepted. Beside receipts they serve secrets that follow from
+them, so that these need not be stored.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class Receipts:
                 return work_id
         return None
 
+    def derived(self, purpose: str, name: str) -> list[bytes]:
+        """A secret of its own for a purpose and a name, from each of the secrets. No receipt's text begins so."""
+        return [mac.digest(f"{purpose}\0{name}".encode()) for mac in self._macs]
+
 
 def _signed_text(flow_id: str, step_id: str, work_id: str) -> bytes:
     """Lengths in front, so that no other three ids give the same text."""
@@ -55,9 +60,12 @@ class _Mac:
         self._inner = sha256(bytes(byte ^ 0x36 for byte in key))
         self._outer = sha256(bytes(byte ^ 0x5C for byte in key))
 
-    def signature(self, signed: bytes) -> str:
+    def digest(self, signed: bytes) -> bytes:
         inner = self._inner.copy()
         inner.update(signed)
         outer = self._outer.copy()
         outer.update(inner.digest())
-        return urlsafe_b64encode(outer.digest())[:43].decode("ascii")
+        return outer.digest()
+
+    def signature(self, signed: bytes) -> str:
+        return urlsafe_b64encode(self.digest(signed))[:43].decode("ascii")

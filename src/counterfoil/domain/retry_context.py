@@ -52,7 +52,7 @@ def attempt_of(gate: Gate | None, key: str, now: int) -> Attempt:
         completion_count=gate.completion_count,
         prior_completion_status=status,
         prior_output_available=status == "completed",
-        last_decision=gate.decision,
+        last_decision=gate.decision.value,
         first_attempt_age_seconds=(now - gate.first_at) / 1000,
         idempotency_key=gate.idempotency_key,
     )

@@ -11,7 +11,6 @@ flow rests with nothing under way: who waits, waits for somebody who is open.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,14 +30,12 @@ def settle(view: FlowView, flow_id: str, now: int, *, look_at: Iterable[str] = (
 
     ``look_at``: steps that may have become ready though nothing that they wait for has changed.
     """
-    flows = deque([(flow_id, tuple(look_at))])
-    while flows:
-        flow_id, steps = flows.popleft()
-        settling = _Settling(view, flow_id, now)
+    flows: list[tuple[str, Iterable[str]]] = [(flow_id, look_at)]
+    for settled_id, steps in flows:  # which grows meanwhile
+        settling = _Settling(view, settled_id, now)
         settling.run(steps)
-        for child in settling.children:
-            flows.append((child, tuple(view.plan_of(view.flow(child)).steps)))
-        flow = view.flow(flow_id)
+        flows += [(child, view.plan_of(view.flow(child)).steps) for child in settling.children]
+        flow = view.flow(settled_id)
         if flow.parent is not None and flow.status in FINAL_FLOWS and _tell_parent(view, flow, now):
             flows.append((flow.parent["flow_id"], ()))
 
@@ -59,12 +56,12 @@ class _Settling:
         self._plan = view.plan_of(flow)
         self._active = flow.status is FlowStatus.ACTIVE
         """Whether the flow is under way: nobody but this ends it meanwhile."""
-        self._ended: deque[str] = deque()
-        """Steps whose end has not been told to their neighbours yet."""
+        self._ended: list[str] = []
+        """Steps whose end is to be told to their neighbours, in the order of their ends."""
         self.children: list[str] = []
         """Flows that began inside this one."""
 
-    def run(self, look_at: tuple[str, ...]) -> None:
+    def run(self, look_at: Iterable[str]) -> None:
         view, flow_id = self._view, self._flow_id
         if not self._active:
             if view.flow(flow_id).status is FlowStatus.COMPENSATING:
@@ -75,8 +72,9 @@ class _Settling:
                 self._count(work.step_id, work)
         for step_id in look_at:
             self._look(step_id)
-        while self._ended and self._goes_on():
-            self._tell_neighbours(self._ended.popleft())
+        for step_id in self._ended:  # which grows meanwhile
+            if self._goes_on():
+                self._tell_neighbours(step_id)
         if self._goes_on() and not self._plan.is_cooperative and view.flow(flow_id).open_steps == 0:
             view.record(Event(EventType.FLOW_COMPLETED, self._now, flow_id))
 
@@ -128,7 +126,7 @@ class _Settling:
         for name in self._given_already(step.step_id, outputs):
             del outputs[name]
         self._view.record(step_event(step, EventType.STEP_COMPLETED, self._now, {"outputs": outputs}))
-        self._after(step.step_id)
+        self._note_end(step.step_id)
 
     def _given_already(self, step_id: str, outputs: dict[str, Any]) -> list[str]:
         """Values that another step gave before: the first outcome wins."""
@@ -155,7 +153,7 @@ class _Settling:
     # Steps that wait ----------------------------------------------------------------------------------------------
 
     def _after(self, step_id: str) -> None:
-        """A step has ended. A goal that has failed takes the flow with it."""
+        """A step has ended, perhaps without success. A goal that has failed takes the flow with it."""
         step = self._step(step_id)
         if step.goal and step.error is not None and step.status in (StepStatus.FAILED, StepStatus.CANCELLED):
             compensate = self._view.inputs(self._flow_id).options.get("compensate", True)
@@ -163,6 +161,11 @@ class _Settling:
             end_early(self._view, self._flow_id, self._now, "failed", reason, step.error, compensate=compensate)
             self._active = False
         else:
+            self._note_end(step_id)
+
+    def _note_end(self, step_id: str) -> None:
+        """Its neighbours will be told; of most plans with one step, there are none."""
+        if step_id in self._plan.connected:
             self._ended.append(step_id)
 
     def _tell_neighbours(self, step_id: str) -> None:

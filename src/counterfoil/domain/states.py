@@ -94,8 +94,13 @@ REDRIVEN_FLOWS = frozenset({FlowStatus.FAILED, FlowStatus.CANCELLED})
 """What may become active once more, by redrive and by nothing else; a cancelled one only inside another that failed."""
 
 APPROVAL_MOVES: dict[ApprovalStatus, frozenset[ApprovalStatus]] = {
-    ApprovalStatus.PENDING: frozenset(ApprovalStatus) - {ApprovalStatus.PENDING},
-    **dict.fromkeys(frozenset(ApprovalStatus) - {ApprovalStatus.PENDING}, frozenset()),
+    ApprovalStatus.PENDING: frozenset(
+        {ApprovalStatus.APPROVED, ApprovalStatus.REJECTED, ApprovalStatus.EXPIRED, ApprovalStatus.VOID}
+    ),
+    ApprovalStatus.APPROVED: frozenset(),
+    ApprovalStatus.REJECTED: frozenset(),
+    ApprovalStatus.EXPIRED: frozenset(),
+    ApprovalStatus.VOID: frozenset(),
 }
 
 FINAL_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED})
@@ -115,14 +120,12 @@ def check_work_move(before: WorkStatus, after: WorkStatus) -> None:
 
 
 def check_step_move(before: StepStatus, after: StepStatus) -> None:
-    redriven = after is StepStatus.PENDING and before in REDRIVEN_STEPS
-    if after not in STEP_MOVES[before] and not redriven:
+    if after not in STEP_MOVES[before] and not (after is StepStatus.PENDING and before in REDRIVEN_STEPS):
         raise IllegalMove(f"step: {before} -> {after}")
 
 
 def check_flow_move(before: FlowStatus, after: FlowStatus) -> None:
-    redriven = after is FlowStatus.ACTIVE and before in REDRIVEN_FLOWS
-    if after not in FLOW_MOVES[before] and not redriven:
+    if after not in FLOW_MOVES[before] and not (after is FlowStatus.ACTIVE and before in REDRIVEN_FLOWS):
         raise IllegalMove(f"flow: {before} -> {after}")
 
 

@@ -101,12 +101,12 @@ def report(
     """Decide a StepResult, whichever way it came; raises the refusal that tells precisely why."""
     if refuse_if_closed(work, result, step.definition.duplicate_status):
         return Verdict.DUPLICATE, []
+    if result.success:
+        return Verdict.ACCEPTED, [_succeeded(work, step, result, now, via)]
     if result.not_completed:
         return _report_not_completed(work, result, step, retry, now, via)
-    if not result.success:
-        error = {"code": "STEP_FAILED", "message": result.error or "the step failed without saying why"}
-        return Verdict.ACCEPTED, [_failed(work, now, error, result, via)]
-    return Verdict.ACCEPTED, [_succeeded(work, step, result, now, via)]
+    error = {"code": "STEP_FAILED", "message": result.error or "the step failed without saying why"}
+    return Verdict.ACCEPTED, [_failed(work, now, error, result, via)]
 
 
 def _succeeded(work: Work, step: StepVersion, result: StepResult, now: int, via: str) -> Event:

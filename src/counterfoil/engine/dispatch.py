@@ -12,11 +12,11 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from counterfoil.domain.errors import CounterfoilError, Unavailable
+from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.events import EventType
 from counterfoil.domain.flows import arguments_for
 from counterfoil.domain.jsontext import dump_json
@@ -29,32 +29,13 @@ from counterfoil.domain.work import RetryRules, acknowledge, fail, give_back, re
 from counterfoil.engine.capacity import BatchCapacity, Slots
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.lease import Lease
+from counterfoil.engine.messages import USER_AGENT, MessageSigner, Transport, recorded
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.commit import GroupCommit
 from counterfoil.store.needs import Needs
 from counterfoil.store.world import World
-from counterfoil.version import __version__
-
-USER_AGENT = f"counterfoil/{__version__}"
-LONGEST_PAUSE_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)
-
-
-class Transport(Protocol):
-    """Outbound HTTP that never raises for what the network does."""
-
-    async def post(
-        self, url: str, *, body: bytes, headers: dict[str, str], timeout_ms: int, may_send: Callable[[], bool]
-    ) -> Reply:
-        """``may_send`` is asked last, before the first byte leaves: if it says no, nothing was delivered."""
-        ...
-
-
-class MessageSigner(Protocol):
-    """Signs an outgoing message as Standard Webhooks has it."""
-
-    def headers(self, message_id: str, now_ms: int, body: bytes) -> dict[str, str]: ...
 
 
 class RecordReply:
@@ -140,8 +121,9 @@ class Dispatcher:
 
     def committed(self, world: World) -> None:
         """Send every attempt whose intent has just been committed."""
+        dispatched = EventType.WORK_DISPATCHED
         for event in world.changes.events:
-            if event.type is EventType.WORK_DISPATCHED and event.work_id is not None:
+            if event.type is dispatched and event.work_id is not None:
                 work = world.work(event.work_id)
                 # It may have ended, or gone on to another attempt, in the very commit that claimed it.
                 if work.status is WorkStatus.ACTIVE and work.attempt == event.attempt:
@@ -196,19 +178,13 @@ class Dispatcher:
 
     async def _record(self, command: RecordReply, work: Work) -> None:
         """A reply must not get lost because the store is away for a moment: try until it is recorded."""
-        pause = 0.05
-        while True:
-            try:
-                self._metrics.dispatched(await self._commit.submit(command))
-                return
-            except Unavailable:
-                if self._commit.closed:
-                    return
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-            except CounterfoilError:
-                log.exception("reply_not_recorded", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
-                return
+        try:
+            outcome = await recorded(self._commit, command)
+        except CounterfoilError:
+            log.exception("reply_not_recorded", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
+        else:
+            if outcome is not None:
+                self._metrics.dispatched(outcome)
 
     def _request(self, work: Work, step: StepVersion, inputs: FlowInputs) -> dict[str, Any]:
         """The body that the endpoint receives. The flow's own metadata never overrides the engine's."""

@@ -28,10 +28,12 @@ from counterfoil.engine.complete import Beat, Complete, Completion, HeartbeatAns
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.control import Control
 from counterfoil.engine.control_queries import ControlQueries
-from counterfoil.engine.dispatch import Dispatcher, MessageSigner, Transport
+from counterfoil.engine.deliveries import Notifier
+from counterfoil.engine.dispatch import Dispatcher
 from counterfoil.engine.documents import Document
 from counterfoil.engine.feed import Feed
 from counterfoil.engine.lease import Lease
+from counterfoil.engine.messages import MessageSigner, Transport
 from counterfoil.engine.neighbours import Neighbours
 from counterfoil.engine.probe import Probe
 from counterfoil.engine.queries import Queries
@@ -39,6 +41,7 @@ from counterfoil.engine.redrive import RedriveFlow, RedriveWork, redrive_matchin
 from counterfoil.engine.schedules import Schedules
 from counterfoil.engine.start import Preview, Start
 from counterfoil.engine.steps import DeleteStep, PutStep
+from counterfoil.engine.subscribers import Subscribers
 from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.changes import Changes
@@ -104,6 +107,9 @@ class Engine:
         self.cancel_caller = CancelCaller(context, self.commit, transport, signer, metrics)
         self.schedules = Schedules(context, self.commit, metrics)
         self.control = Control(context, self.commit, ControlQueries(store, context), metrics)
+        self.subscribers = Subscribers(store, context, self.commit)
+        self.notifier = Notifier(context, self.commit, transport, metrics)
+        self.notifier.freed = lambda: self.wakeups.now(SweepName.DELIVERIES)
         self.dispatcher.freed = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.commit.prepare = self.dispatcher.prepare
         self.commit.committed = self._committed
@@ -121,7 +127,7 @@ class Engine:
         self.feed.close()
         keeping = asyncio.create_task(self.lease.keep_on(), name="lease")  # what is under way stays its own
         try:
-            left = await self.dispatcher.drain(grace_seconds)
+            left, _ = await asyncio.gather(self.dispatcher.drain(grace_seconds), self.notifier.drain(grace_seconds))
             await self.commit.close()
         finally:
             keeping.cancel()
@@ -263,6 +269,7 @@ class Engine:
         self.dispatcher.committed(world)
         announce(changes.events)
         self._plan_wakeups(changes)
+        self._plan_messages(changes)
         due_here = self._plan_sending(changes)
         back = {
             work.step_id
@@ -305,12 +312,18 @@ class Engine:
         for approval in changes.approvals.values():
             if approval.status is ApprovalStatus.PENDING:
                 at(SweepName.APPROVALS, approval.expires_at)
-        for call in changes.calls.values():
-            if call is not None:
-                at(SweepName.CANCEL_CALLS, call.due_at)
         for schedule in changes.schedules.values():
             if schedule is not None and schedule.next_at is not None:
                 at(SweepName.SCHEDULES, schedule.next_at)
+
+    def _plan_messages(self, changes: Changes) -> None:
+        """The same for what workers and subscribers are to be told."""
+        for call in changes.calls.values():
+            if call is not None:
+                self.wakeups.at(SweepName.CANCEL_CALLS, call.due_at)
+        for delivery in changes.deliveries.values():
+            if delivery is not None and delivery.due_at is not None:
+                self.wakeups.at(SweepName.DELIVERIES, delivery.due_at)
 
     def _make_room(self, steps: Iterable[str], defined: Iterable[str] | None = None) -> None:
         """Something of these steps has come back: those that had as much out as they may can send again.

@@ -15,6 +15,7 @@ class SweepName(StrEnum):
     LEASE = "lease"
     SCHEDULES = "schedules"
     APPROVALS = "approvals"
+    DELIVERIES = "deliveries"
     RETENTION = "retention"
 
 

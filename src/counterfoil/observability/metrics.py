@@ -119,6 +119,13 @@ class Metrics:
             "outcome",
             ("approved", "rejected", "expired", "pending"),
         )
+        self._deliveries = _Counts(
+            registry,
+            "deliveries_total",
+            "Calls of subscribers, by outcome.",
+            "outcome",
+            ("delivered", "retried", "given_up"),
+        )
         self._schedules = _Counts(
             registry,
             "schedule_firings_total",
@@ -167,6 +174,10 @@ class Metrics:
 
     def cancel_called(self, outcome: str) -> None:
         self._cancel_calls.add(outcome)
+
+    def delivered(self, outcome: str) -> None:
+        """A subscriber was called."""
+        self._deliveries.add(outcome)
 
     def schedule_fired(self, outcome: str, ticks: int = 1) -> None:
         self._schedules.add(outcome, ticks)

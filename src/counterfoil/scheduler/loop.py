@@ -21,6 +21,7 @@ from counterfoil.scheduler.approvals import ApprovalSweep
 from counterfoil.scheduler.cancel_calls import CancelCallSweep
 from counterfoil.scheduler.clocks import FlowClockSweep
 from counterfoil.scheduler.deadlines import DeadlineSweep
+from counterfoil.scheduler.deliveries import DeliverySweep
 from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
 from counterfoil.scheduler.requeue import RequeueSweep
@@ -109,6 +110,7 @@ class SweepLoop:
             LeaseSweep(engine),
             ScheduleSweep(engine),
             ApprovalSweep(engine),
+            DeliverySweep(engine),
             RetentionSweep(engine),
         ]
         self._runners = {sweep.name: SweepRunner(sweep, engine, self) for sweep in sweeps}

@@ -53,6 +53,10 @@ TAGS = {
     "work": "The units of work that were sent out, each with one receipt and one outcome.",
     "journal": "Every change is an event; read them page by page, or follow them live.",
     "schedules": "When flows start by themselves: by the calendar, or every so often.",
+    "workflows": "Runs of agents, who ask the gate before each step and report what became of it.",
+    "approvals": "What waits for people, be it an agent's step or one that the engine sends.",
+    "policies": "What is asked before each step of an agent, and before each attempt that the engine sends.",
+    "subscriptions": "Who is told of what happens, by signed webhook.",
     "operations": "For those who run the engine.",
 }
 

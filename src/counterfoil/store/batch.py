@@ -96,10 +96,20 @@ class Batch:
         self._missed.include(missed)
         again += self._expand(missed)
         self._undecided = again
-        if not again:
+        if not again and not self._tell(missed):
             return None
         self._looked_for.update((kind, key) for kind, keys in vars(missed).items() for key in keys)
         return missed
+
+    def _tell(self, missed: Needs) -> bool:
+        """Note what subscribers are told of what was decided; True: some labels are missed first, which is noted."""
+        unseen = {flow_id for flow_id in self.world.unlabelled() if ("inputs", flow_id) not in self._looked_for}
+        if unseen:
+            missed.inputs |= unseen
+            self._missed.inputs |= unseen
+            return True
+        self.world.tell()
+        return False
 
     def _decide(self, index: int, now: int, missed: Needs) -> bool:
         """Decide one command; False when it missed something, which is then noted."""

@@ -8,6 +8,7 @@ from counterfoil.domain.controls import Controls, KeptPolicy
 from counterfoil.domain.errors import UnknownApproval
 from counterfoil.domain.model import Approval, Gate, KeyOwner, Record
 from counterfoil.domain.policy_set import PolicySet
+from counterfoil.domain.subscriptions import Audience, Delivery
 from counterfoil.store.changes import Changes
 from counterfoil.store.known import Known
 from counterfoil.store.loaded import Loaded
@@ -57,6 +58,11 @@ class Guarded(Loaded):
             raise UnknownApproval
         return approval
 
+    def delivery(self, delivery_id: str) -> Delivery | None:
+        """What is still to be told; what goes with its flow in this very batch is gone."""
+        found = self.deliveries.get(delivery_id)
+        return None if found is None or found.flow_id in self.changes.pruned.ids else found
+
     def find_key(self, key_id: str) -> KeyOwner | None:
         return self.keys.get(key_id)
 
@@ -74,6 +80,10 @@ class Guarded(Loaded):
 
     def policies(self) -> PolicySet:
         return self.controls().policies
+
+    def audience(self) -> Audience:
+        """Who is told of what. Nobody, in a world that has never heard of controls."""
+        return {} if self._controls is None else self.controls().audience
 
     def draft_gate(self, flow_id: str, step_id: str) -> Gate:
         return self._drafted(self.gates, step_key(flow_id, step_id))
@@ -102,3 +112,14 @@ class Guarded(Loaded):
     def put_policy(self, policy: KeptPolicy) -> None:
         """Another version of a policy, or its end: each is kept."""
         self.kept_policies.put(policy.policy_id, policy)
+
+    def _keep_shelves(self) -> None:
+        """The command was decided: what it has put is what the batch knows, and writes."""
+        for shelf in self.touched_shelves:
+            shelf.keep(self.changes)
+        self._clear_shelves()
+
+    def _clear_shelves(self) -> None:
+        for shelf in self.touched_shelves:
+            shelf.drafts = {}
+        self.touched_shelves.clear()

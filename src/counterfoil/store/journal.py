@@ -16,6 +16,7 @@ from typing import Any
 from counterfoil.domain.events import Event
 from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
 from counterfoil.store.protocol import Row
+from counterfoil.store.rows import written
 
 MOST_EVENTS = 64
 """Events of one entry. Clients hold numbers that were made with it, and the queries know it: it never changes."""
@@ -37,7 +38,7 @@ def pack(events: Iterable[Event]) -> list[Row]:
             or len(run) == MOST_EVENTS
         ):
             if run:
-                entries.append((flow_id, work_id, at, dump_json(run).decode()))
+                entries.append((flow_id, work_id, at, written(run)))
             run = []
             flow_id, work_id, at = event.flow_id, None, event.at
         if own is None:
@@ -46,7 +47,7 @@ def pack(events: Iterable[Event]) -> list[Row]:
             work_id = own
             run.append([event.type._value_, event.step_id, 1, event.attempt, event.data])
     if run:
-        entries.append((flow_id, work_id, at, dump_json(run).decode()))
+        entries.append((flow_id, work_id, at, written(run)))
     return entries
 
 

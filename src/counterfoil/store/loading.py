@@ -124,7 +124,7 @@ def _add_controls(world: World, found: list[Any]) -> None:
         if kind == "policy":
             policies[name] = Policy(name, version, rows.policy_definition(name, definition))
         elif kind == "subscription":
-            subscriptions[name] = rows.read_subscription((name, definition, 0, 0))
+            subscriptions[name] = rows.read_subscription((name, definition, None, 0, 0))
     world.add_controls(Controls.of(found[0][0], policies, subscriptions))
 
 

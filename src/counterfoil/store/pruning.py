@@ -46,9 +46,8 @@ class Pruning:
         """Whether the batch changes anything of the flow already. Looks at each event once, however often asked."""
         self._changed.update(event.flow_id for event in changes.events[self._seen :])
         self._seen = len(changes.events)
-        return flow_id in self._changed or any(
-            call is not None and call.flow_id == flow_id for call in changes.calls.values()
-        )
+        kept = (*changes.calls.values(), *changes.deliveries.values())
+        return flow_id in self._changed or any(each is not None and each.flow_id == flow_id for each in kept)
 
     def take_out(self, flow_id: str, labels: dict[str, str]) -> None:
         """The flow goes, with everything of it."""

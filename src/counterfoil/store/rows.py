@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
+
+import orjson
 
 from counterfoil.domain.controls import KeptPolicy
 from counterfoil.domain.jsontext import dump_json, parse_json
@@ -25,7 +29,15 @@ STEP_COLUMNS = 14
 
 def text(value: Any) -> str | None:
     """A value as JSON text for a column; None stays null."""
-    return None if value is None else dump_json(value).decode()
+    return None if value is None else written(value)
+
+
+def written(value: Any) -> str:
+    """A value as JSON text. orjson takes a third of the time, but no integer that is longer than 64 bits."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return dump_json(value).decode()
 
 
 def value(column: str | None) -> Any:
@@ -273,8 +285,12 @@ def read_gate(row: Sequence[Any]) -> Gate:
     return gate
 
 
+_GATE_COLUMNS = attrgetter(*(item.name for item in fields(Gate)))
+_APPROVAL_COLUMNS = attrgetter(*(item.name for item in fields(Approval)))
+
+
 def put_gate(gate: Gate) -> tuple[Any, ...]:
-    *columns, decision, standing, decision_id, digest, approval_id, holder, at, work_id, facts = gate.values(gate)
+    *columns, decision, standing, decision_id, digest, approval_id, holder, at, work_id, facts = _GATE_COLUMNS(gate)
     told = (decision._value_, standing._value_, decision_id, digest, approval_id, holder, at, work_id, text(facts))
     return (*columns, *told)
 
@@ -288,7 +304,7 @@ def read_approval(row: Sequence[Any]) -> Approval:
 
 
 def put_approval(approval: Approval) -> tuple[Any, ...]:
-    columns = list(approval.values(approval))
+    columns = list(_APPROVAL_COLUMNS(approval))
     columns[6] = approval.status._value_
     for place in (14, 15, 16):
         columns[place] = text(columns[place])
@@ -320,9 +336,10 @@ def policy_version(policy: KeptPolicy) -> tuple[Any, ...]:
 
 
 def read_subscription(row: Sequence[Any]) -> Subscription:
-    subscription_id, definition, *times = row
-    return Subscription(subscription_id, SubscriptionDefinition.model_validate_json(definition), *times)
+    subscription_id, definition, *rest = row
+    return Subscription(subscription_id, SubscriptionDefinition.model_validate_json(definition), *rest)
 
 
 def put_subscription(kept: Subscription) -> tuple[Any, ...]:
-    return (kept.subscription_id, kept.definition.model_dump_json(exclude_unset=True), kept.created_at, kept.updated_at)
+    definition = kept.definition.model_dump_json(exclude_unset=True)
+    return (kept.subscription_id, definition, kept.note, kept.created_at, kept.updated_at)

@@ -29,6 +29,7 @@ from counterfoil.domain.model import (
     StepVersion,
     Work,
 )
+from counterfoil.domain.notices import addressed, delivery, filtered_by_labels, notices_of
 from counterfoil.domain.planning import NO_PLAN, Plan
 from counterfoil.domain.register import Register
 from counterfoil.domain.states import FINAL_WORK, OPEN_STEPS, WorkStatus
@@ -75,7 +76,7 @@ class World(Guarded):
             raise NotLoaded("flows", flow_id) from None
 
     def flow(self, flow_id: str) -> Flow:
-        flow = self.find_flow(flow_id)
+        flow = self._draft.flows.get(flow_id) or self._flows.get(flow_id) or self.find_flow(flow_id)
         if flow is None:
             raise UnknownFlow
         return flow
@@ -132,7 +133,7 @@ class World(Guarded):
             raise NotLoaded("work", work_id) from None
 
     def work(self, work_id: str) -> Work:
-        work = self.find_work(work_id)
+        work = self._draft.work.get(work_id) or self._work.get(work_id) or self.find_work(work_id)
         if work is None:
             raise UnknownWork
         return work
@@ -188,13 +189,13 @@ class World(Guarded):
             return NO_PLAN
         if flow.plan == COOPERATIVE:
             return COOPERATIVE_PLAN
-        plan = self._draft.plans.get(flow.plan) or self._plans.get(flow.plan) or self._known.plans.get(flow.plan)
+        plan = self._known.plans.get(flow.plan) or self._plans.get(flow.plan) or self._draft.plans.get(flow.plan)
         if plan is None:
             raise NotLoaded("plans", flow.plan)
         return plan
 
     def version(self, version: str) -> StepVersion:
-        found = self._known.version(version)
+        found = self._known.versions.get(version) or self._known.version(version)
         if found is None:
             raise NotLoaded("versions", version.removesuffix(UNDOING))
         return found
@@ -241,6 +242,27 @@ class World(Guarded):
         version = self._known.version(work.version)
         return version is None or version.work.parallelism is not None
 
+    # Telling -----------------------------------------------------------------------------------------------------
+
+    def unlabelled(self) -> set[str]:
+        """The flows whose labels must be known before anybody is told of what the batch has decided."""
+        audience = self.audience()
+        if not audience:
+            return set()
+        told = notices_of(self.changes.events, self.changes.approvals)
+        return filtered_by_labels(told, audience) - self._inputs.keys()
+
+    def tell(self) -> None:
+        """Every command was decided: note what subscribers are to be told of it, to be written with it."""
+        audience = self.audience()
+        if not audience:
+            return
+        changes = self.changes
+        labels = {flow_id: inputs.labels for flow_id, inputs in self._inputs.items()}
+        for notice, subscription in addressed(notices_of(changes.events, changes.approvals), audience, labels):
+            told = delivery(notice, subscription.subscription_id, f"msg_{self.new_id()}", changes.at)
+            changes.deliveries[told.delivery_id] = told
+
     # Changing ----------------------------------------------------------------------------------------------------
 
     def record(self, event: Event) -> None:
@@ -260,7 +282,7 @@ class World(Guarded):
         key = (flow_id, step_id)
         draft = self._draft.steps.get(key)
         if draft is None:
-            draft = self._draft.steps[key] = self.step_run(*key).draft()
+            draft = self._draft.steps[key] = self.step_run(flow_id, step_id).draft()
         return draft
 
     def draft_flow(self, flow_id: str) -> Flow:
@@ -318,8 +340,9 @@ class World(Guarded):
         self._flows.update(draft.flows)
         self._steps.update(draft.steps)
         self._work.update(draft.work)
-        for work_id, work in draft.work.items():
-            self._work_of.setdefault(work.flow_id, {})[work_id] = None
+        if draft.new.work:
+            for work_id, work in draft.work.items():
+                self._work_of.setdefault(work.flow_id, {})[work_id] = None
         if draft.new.flows:
             self._inputs.update(draft.inputs)
             self._plans.update(draft.plans)
@@ -330,18 +353,16 @@ class World(Guarded):
             if version is not None:
                 self._known.versions[version.version] = version
         self.changes.include(draft)
-        for shelf in self.touched_shelves:
-            shelf.keep(self.changes)
+        if self.touched_shelves:
+            self._keep_shelves()
         self.rates.keep(self.changes.rates)
         self.pruning.keep(self.changes.pruned)
-        self.discard()
+        draft.clear()
 
     def discard(self) -> None:
-        """Nothing of the present command remains: it was refused, or has become the world's."""
+        """The command was refused: nothing of it remains."""
         self._draft.clear()
         if self.touched_shelves:
-            for shelf in self.touched_shelves:
-                shelf.drafts = {}
-            self.touched_shelves.clear()
+            self._clear_shelves()
         self.rates.discard()
         self.pruning.discard()

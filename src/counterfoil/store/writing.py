@@ -94,8 +94,10 @@ def _guarding(changes: Changes) -> Iterator[Write]:
         yield Write("drop_deliveries", gone, exact=False)
         yield Write("raise_controls", [(1,)])
     if changes.deliveries:
+        left = {key for key, each in changes.subscriptions.items() if each is None}
         told = sorted(changes.deliveries.items())
-        yield Write("put_deliveries", [astuple(delivery) for _, delivery in told if delivery is not None])
+        kept_for = [each for _, each in told if each is not None and each.subscription_id not in left]
+        yield Write("put_deliveries", [astuple(delivery) for delivery in kept_for])
         taken: list[Row] = [(key,) for key, delivery in told if delivery is None]
         yield Write("delete_deliveries", taken, exact=False)
 

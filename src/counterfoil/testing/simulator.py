@@ -34,14 +34,15 @@ from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.replies import Delivery, Reply
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.engine import Engine, EngineContext, Limits, Retention
-from counterfoil.engine.dispatch import MessageSigner
 from counterfoil.engine.engine import MessageVerifier
+from counterfoil.engine.messages import MessageSigner
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler.approvals import ApprovalSweep
 from counterfoil.scheduler.cancel_calls import CancelCallSweep
 from counterfoil.scheduler.clocks import FlowClockSweep
 from counterfoil.scheduler.deadlines import DeadlineSweep
+from counterfoil.scheduler.deliveries import DeliverySweep
 from counterfoil.scheduler.lease import LeaseSweep
 from counterfoil.scheduler.orphans import OrphanSweep
 from counterfoil.scheduler.requeue import RequeueSweep
@@ -98,7 +99,8 @@ class Call:
         return int(self.metadata["attempt"])
 
     def __repr__(self) -> str:
-        return f"<Call {self.url} {self.metadata.get('work_id')} attempt {self.metadata.get('attempt')}>"
+        about = self.body.get("metadata", {})
+        return f"<Call {self.url} {about.get('work_id')} attempt {about.get('attempt')}>"
 
 
 def answered(status: int = 200, body: Any = None, retry_after_ms: int | None = None) -> Reply:
@@ -284,8 +286,9 @@ class Simulator:
             CancelCallSweep(self.engine),
             LeaseSweep(self.engine),
             ScheduleSweep(self.engine),
-            RetentionSweep(self.engine),
             ApprovalSweep(self.engine),
+            DeliverySweep(self.engine),
+            RetentionSweep(self.engine),
         ]
         self._sweeps = {sweep.name: sweep for sweep in sweeps}
         await self.engine.lease.keep()

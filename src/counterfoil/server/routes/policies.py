@@ -36,49 +36,41 @@ TRIAL = {"policy": EXAMPLE, "call": {"step_id": "transfer-1", "attempt": {"gate_
 
 
 def policy_routes(engine: EngineFacade) -> list[Route]:
-    control = engine.control
+    return [_trial_route(engine), *_reading_routes(engine), *_changing_routes(engine)]
 
+
+def _trial_route(engine: EngineFacade) -> Route:
+    async def test_policy(request: web.Request) -> web.Response:
+        return json_response(await engine.control.try_policy(await read_model(request, PolicyTrial, InvalidPolicy)))
+
+    return Route(
+        method="POST",
+        path="/api/v1/policies/test",
+        handler=test_policy,
+        tag="policies",
+        summary="Dry-run a policy",
+        description="Against a call that is described (`call`), or the next call for a step that was asked for "
+        "before (`recorded`). Without `policy` all that are in force are asked. Nothing is recorded.",
+        request=PolicyTrial,
+        example=TRIAL,
+        answers={200: Answer(description="what would be said", model=answers.PolicyTested)},
+        errors=(InvalidPolicy, UnknownWorkflow, UnknownStep, UnsupportedMediaType, PayloadTooLarge),
+        roles=OPERATORS,
+    )
+
+
+def _reading_routes(engine: EngineFacade) -> list[Route]:
     async def list_policies(request: web.Request) -> web.Response:
         wanted = read_query(request, ControlPaging)
-        return json_response(await control.queries.policies(cursor=wanted.cursor, limit=wanted.limit))
-
-    async def put_policy(request: web.Request) -> web.Response:
-        policy_id = request.match_info["policy_id"]
-        if not _POLICY_ID.fullmatch(policy_id):
-            fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
-            raise InvalidPolicy("the policy id is not valid", errors=[{"place": "policy_id", "message": fault}])
-        definition = await read_model(request, PolicyDefinition, InvalidPolicy)
-        document, created = await control.put_policy(policy_id, definition, caller(request))
-        return json_response(document, 201 if created else 200)
+        return json_response(await engine.control.queries.policies(cursor=wanted.cursor, limit=wanted.limit))
 
     async def get_policy(request: web.Request) -> web.Response:
-        return json_response(await control.queries.policy(_known(request)))
+        return json_response(await engine.control.queries.policy(_known(request)))
 
     async def list_policy_versions(request: web.Request) -> web.Response:
-        return json_response(await control.queries.policy_versions(_known(request)))
-
-    async def delete_policy(request: web.Request) -> web.Response:
-        await control.delete_policy(_known(request), caller(request))
-        return empty_response()
-
-    async def test_policy(request: web.Request) -> web.Response:
-        return json_response(await control.try_policy(await read_model(request, PolicyTrial, InvalidPolicy)))
+        return json_response(await engine.control.queries.policy_versions(_known(request)))
 
     return [
-        Route(
-            method="POST",
-            path="/api/v1/policies/test",
-            handler=test_policy,
-            tag="policies",
-            summary="Dry-run a policy",
-            description="Against a call that is described (`call`), or the next call for a step that was asked for "
-            "before (`recorded`). Without `policy` all that are in force are asked. Nothing is recorded.",
-            request=PolicyTrial,
-            example=TRIAL,
-            answers={200: Answer(description="what would be said", model=answers.PolicyTested)},
-            errors=(InvalidPolicy, UnknownWorkflow, UnknownStep, UnsupportedMediaType, PayloadTooLarge),
-            roles=OPERATORS,
-        ),
         Route(
             method="GET",
             path="/api/v1/policies",
@@ -88,23 +80,6 @@ def policy_routes(engine: EngineFacade) -> list[Route]:
             query=ControlPaging,
             answers={200: Answer(description="a page of policies", model=answers.PoliciesPage)},
             errors=(InvalidInput,),
-        ),
-        Route(
-            method="PUT",
-            path="/api/v1/policies/{policy_id}",
-            handler=put_policy,
-            tag="policies",
-            summary="Make a policy, or change it",
-            description="It is in force, on every node, for whatever is decided after the answer. Each change is a "
-            "version that is kept; the same definition again is none.",
-            request=PolicyDefinition,
-            example=EXAMPLE,
-            answers={
-                200: Answer(description="changed, or the same as before", model=answers.PolicyDocument),
-                201: Answer(description="new", model=answers.PolicyDocument),
-            },
-            errors=(InvalidPolicy, UnsupportedMediaType, PayloadTooLarge),
-            roles=ADMINS,
         ),
         Route(
             method="GET",
@@ -123,6 +98,41 @@ def policy_routes(engine: EngineFacade) -> list[Route]:
             summary="Show the versions of a policy, newest first",
             answers={200: Answer(description="its versions, also after it was deleted", model=answers.PolicyVersions)},
             errors=(UnknownPolicy,),
+        ),
+    ]
+
+
+def _changing_routes(engine: EngineFacade) -> list[Route]:
+    async def put_policy(request: web.Request) -> web.Response:
+        policy_id = request.match_info["policy_id"]
+        if not _POLICY_ID.fullmatch(policy_id):
+            fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
+            raise InvalidPolicy("the policy id is not valid", errors=[{"place": "policy_id", "message": fault}])
+        definition = await read_model(request, PolicyDefinition, InvalidPolicy)
+        document, created = await engine.control.put_policy(policy_id, definition, caller(request))
+        return json_response(document, 201 if created else 200)
+
+    async def delete_policy(request: web.Request) -> web.Response:
+        await engine.control.delete_policy(_known(request), caller(request))
+        return empty_response()
+
+    return [
+        Route(
+            method="PUT",
+            path="/api/v1/policies/{policy_id}",
+            handler=put_policy,
+            tag="policies",
+            summary="Make a policy, or change it",
+            description="It is in force, on every node, for whatever is decided after the answer. Each change is a "
+            "version that is kept; the same definition again is none.",
+            request=PolicyDefinition,
+            example=EXAMPLE,
+            answers={
+                200: Answer(description="changed, or the same as before", model=answers.PolicyDocument),
+                201: Answer(description="new", model=answers.PolicyDocument),
+            },
+            errors=(InvalidPolicy, UnsupportedMediaType, PayloadTooLarge),
+            roles=ADMINS,
         ),
         Route(
             method="DELETE",

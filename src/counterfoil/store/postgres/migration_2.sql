@@ -93,6 +93,7 @@ CREATE TABLE policy_versions (
 CREATE TABLE subscriptions (
     subscription_id TEXT COLLATE "C" PRIMARY KEY,
     definition      TEXT NOT NULL,
+    note            TEXT,
     created_at      BIGINT NOT NULL,
     updated_at      BIGINT NOT NULL
 );

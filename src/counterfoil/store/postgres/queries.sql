@@ -141,7 +141,7 @@ FROM policies AS p WHERE p.policy_id = ANY($1::text[]);
 
 -- name: load_subscriptions
 -- Subscriptions by id.
-SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = ANY($1::text[]);
+SELECT s.subscription_id, s.definition, s.note, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = ANY($1::text[]);
 
 -- name: load_deliveries
 -- Deliveries by id.
@@ -246,8 +246,11 @@ SELECT a.approval_id, a.flow_id FROM approvals AS a JOIN flows AS f ON f.flow_id
 WHERE a.status = 'pending' AND a.expires_at <= :now ORDER BY a.expires_at LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_deliveries
--- Deliveries to be made now, the longest due first. Their own rows are locked: whoever has one in hand makes it.
-SELECT delivery_id FROM deliveries WHERE due_at <= :now ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED;
+-- Deliveries to be made now, the longest due first, but for subscribers that are being told as much as they may be at
+-- once. Their own rows are locked: whoever has one in hand makes it.
+SELECT delivery_id FROM deliveries
+WHERE due_at <= :now AND subscription_id NOT IN (SELECT jsonb_array_elements_text(:busy::jsonb))
+ORDER BY due_at LIMIT :limit FOR UPDATE SKIP LOCKED;
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
@@ -384,8 +387,7 @@ SELECT * FROM unnest(
 );
 
 -- name: update_work
--- The guard says what domain/states.py says: where a state may lead, by one move or several in one batch. Open work may
--- change in place, what is final never changes again.
+-- The guard says what domain/states.py says: moves of a batch may bring open work to any state, and what is final stays.
 UPDATE work SET
     status = change.status, attempt = change.attempt, due_at = change.due_at, deadline_at = change.deadline_at,
     owner = change.owner, first_sent_at = change.first_sent_at, sent_at = change.sent_at,
@@ -492,16 +494,19 @@ SELECT * FROM unnest(
 );
 
 -- name: put_subscriptions
-INSERT INTO subscriptions (subscription_id, definition, created_at, updated_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[])
-ON CONFLICT (subscription_id) DO UPDATE SET definition = excluded.definition, updated_at = excluded.updated_at;
+INSERT INTO subscriptions (subscription_id, definition, note, created_at, updated_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])
+ON CONFLICT (subscription_id) DO UPDATE SET
+    definition = excluded.definition, note = excluded.note, updated_at = excluded.updated_at;
 
 -- name: delete_subscriptions
 DELETE FROM subscriptions WHERE subscription_id = ANY($1::text[]);
 
 -- name: drop_deliveries
--- What a subscriber that is no more was still to be told.
-DELETE FROM deliveries WHERE subscription_id = ANY($1::text[]);
+-- What a subscriber that is no more was still to be told. What another node has in hand it will find to be nobody's.
+DELETE FROM deliveries WHERE delivery_id IN (
+    SELECT d.delivery_id FROM deliveries AS d WHERE d.subscription_id = ANY($1::text[]) FOR UPDATE SKIP LOCKED
+);
 
 -- name: raise_controls
 -- Policies or subscriptions have changed. Whoever writes holds the lock of the row (lock_controls).
@@ -581,7 +586,8 @@ SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL;
 SELECT min(expires_at) FROM approvals WHERE status = 'pending';
 
 -- name: next_delivery
-SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL;
+SELECT min(due_at) FROM deliveries
+WHERE due_at IS NOT NULL AND subscription_id NOT IN (SELECT jsonb_array_elements_text(:busy::jsonb));
 
 -- name: open_work_by_state
 -- How much work is open, by state.
@@ -831,11 +837,11 @@ SELECT policy_id, version, definition, source, changed_by, at FROM policy_versio
 WHERE policy_id = :policy_id ORDER BY version DESC LIMIT :limit;
 
 -- name: get_subscription
-SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = :subscription_id;
+SELECT s.subscription_id, s.definition, s.note, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = :subscription_id;
 
 -- name: list_subscriptions
 -- By id, behind the one that the last page ended with.
-SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s
+SELECT s.subscription_id, s.definition, s.note, s.created_at, s.updated_at FROM subscriptions AS s
 WHERE s.subscription_id > coalesce(:after::text, '') ORDER BY s.subscription_id LIMIT :limit;
 
 -- name: list_deliveries

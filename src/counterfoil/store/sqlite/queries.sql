@@ -163,7 +163,7 @@ FROM json_each(?) AS wanted CROSS JOIN policies AS p ON p.policy_id = wanted.val
 -- name: load_subscriptions
 -- Subscriptions by id.
 SELECT json_group_array(json_array(
-    s.subscription_id, s.definition, s.created_at, s.updated_at
+    s.subscription_id, s.definition, s.note, s.created_at, s.updated_at
 ))
 FROM json_each(?) AS wanted CROSS JOIN subscriptions AS s ON s.subscription_id = wanted.value;
 
@@ -256,8 +256,11 @@ SELECT schedule_id FROM schedules WHERE next_at <= :now ORDER BY next_at LIMIT :
 SELECT approval_id, flow_id FROM approvals WHERE status = 'pending' AND expires_at <= :now ORDER BY expires_at LIMIT :limit;
 
 -- name: find_deliveries
--- Deliveries to be made now, the longest due first.
-SELECT delivery_id FROM deliveries WHERE due_at <= :now ORDER BY due_at LIMIT :limit;
+-- Deliveries to be made now, the longest due first, but for subscribers that are being told as much as they may be at
+-- once.
+SELECT delivery_id FROM deliveries
+WHERE due_at <= :now AND subscription_id NOT IN (SELECT value FROM json_each(:busy))
+ORDER BY due_at LIMIT :limit;
 
 -- name: insert_version
 -- A definition that may be known already: the same content has the same version.
@@ -375,8 +378,7 @@ INSERT INTO work (
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: update_work
--- The guard says what domain/states.py says: where a state may lead, by one move or several in one batch. Open work may
--- change in place, what is final never changes again.
+-- The guard says what domain/states.py says: moves of a batch may bring open work to any state, and what is final stays.
 UPDATE work SET
     status = change.status, attempt = change.attempt, due_at = change.due_at, deadline_at = change.deadline_at,
     owner = change.owner, first_sent_at = change.first_sent_at, sent_at = change.sent_at,
@@ -466,9 +468,10 @@ INSERT INTO policy_versions (policy_id, version, definition, source, changed_by,
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: put_subscriptions
-INSERT INTO subscriptions (subscription_id, definition, created_at, updated_at)
+INSERT INTO subscriptions (subscription_id, definition, note, created_at, updated_at)
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
-ON CONFLICT (subscription_id) DO UPDATE SET definition = excluded.definition, updated_at = excluded.updated_at;
+ON CONFLICT (subscription_id) DO UPDATE SET
+    definition = excluded.definition, note = excluded.note, updated_at = excluded.updated_at;
 
 -- name: delete_subscriptions
 DELETE FROM subscriptions WHERE subscription_id IN (VALUES :rows);
@@ -548,7 +551,8 @@ SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL;
 SELECT min(expires_at) FROM approvals WHERE status = 'pending';
 
 -- name: next_delivery
-SELECT min(due_at) FROM deliveries WHERE due_at IS NOT NULL;
+SELECT min(due_at) FROM deliveries
+WHERE due_at IS NOT NULL AND subscription_id NOT IN (SELECT value FROM json_each(:busy));
 
 -- name: open_work_by_state
 -- How much work is open, by state.
@@ -792,11 +796,11 @@ SELECT policy_id, version, definition, source, changed_by, at FROM policy_versio
 WHERE policy_id = :policy_id ORDER BY version DESC LIMIT :limit;
 
 -- name: get_subscription
-SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = :subscription_id;
+SELECT s.subscription_id, s.definition, s.note, s.created_at, s.updated_at FROM subscriptions AS s WHERE s.subscription_id = :subscription_id;
 
 -- name: list_subscriptions
 -- By id, behind the one that the last page ended with.
-SELECT s.subscription_id, s.definition, s.created_at, s.updated_at FROM subscriptions AS s
+SELECT s.subscription_id, s.definition, s.note, s.created_at, s.updated_at FROM subscriptions AS s
 WHERE s.subscription_id > coalesce(:after, '') ORDER BY s.subscription_id LIMIT :limit;
 
 -- name: list_deliveries

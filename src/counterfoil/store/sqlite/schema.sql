@@ -280,6 +280,7 @@ CREATE TABLE policy_versions (
 CREATE TABLE subscriptions (
     subscription_id TEXT PRIMARY KEY,
     definition      TEXT NOT NULL,
+    note            TEXT,
     created_at      INTEGER NOT NULL,
     updated_at      INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;

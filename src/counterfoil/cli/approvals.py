@@ -1,0 +1,160 @@
+"""``counterfoil approvals``: what waits for people, and their word on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from counterfoil.cli.connection import Connection, connected
+from counterfoil.cli.events import event_line
+from counterfoil.cli.output import (
+    compact,
+    is_narrow,
+    print_facts,
+    print_json,
+    print_table,
+    status_text,
+    stdout_console,
+    when,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from counterfoil.client import Approval
+
+STATUSES = ["pending", "approved", "rejected", "expired", "void"]
+
+
+@click.group(short_help="See what waits for people, and decide it.")
+def approvals() -> None:
+    """See what waits for people, agree to it or refuse it."""
+
+
+@approvals.command("list")
+@click.option("--status", type=click.Choice([*STATUSES, "any"]), default="pending", show_default=True)
+@click.option("--flow", "flow_id", help="Only those of this flow or workflow.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--cursor", help="Go on where the last page ended.")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def list_approvals(
+    connection: Connection, status: str, flow_id: str | None, limit: int, cursor: str | None, as_json: bool
+) -> None:
+    """List approvals, oldest first: what would be done, why people are asked, and until when."""
+    wanted = None if status == "any" else status
+    page = connection.call(lambda client: client.approvals(status=wanted, flow_id=flow_id, cursor=cursor, limit=limit))
+    if as_json:
+        print_json(page)
+        return
+    columns = ["APPROVAL", "STEP", "SEVERITY", "ASKED", "STATUS", "AGREED", "REASON", "ARGUMENTS"]
+    if is_narrow():
+        columns = ["APPROVAL", "STEP", "STATUS", "REASON"]
+    rows = [[cells[name] for name in columns] for cells in map(_cells, page["approvals"])]
+    empty = "nothing waits for people" if status == "pending" else "no approval fits"
+    print_table(columns, rows, empty=empty)
+    if page["next_cursor"]:
+        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+
+
+@approvals.command()
+@click.argument("approval_id")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def show(connection: Connection, approval_id: str, as_json: bool) -> None:
+    """Show an approval with all that one must know to decide."""
+    approval = connection.call(lambda client: client.approval(approval_id))
+    if as_json:
+        print_json(approval)
+        return
+    print_facts(_facts(approval))
+    click.echo(f"\narguments\n{_indented(approval['arguments'] or {})}")
+    history = approval.get("history") or []
+    if history:
+        click.echo("\nwhat happened")
+    for event in history:
+        stdout_console().print(event_line(event))
+    if approval["status"] == "pending":
+        click.echo(f"\ndecide: counterfoil approvals approve {approval_id}   (or: reject)", err=True)
+
+
+@approvals.command(short_help="Agree.")
+@click.argument("approval_id")
+@click.option("--comment", help="What you have looked at; it is kept.")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def approve(connection: Connection, approval_id: str, comment: str | None, as_json: bool) -> None:
+    """Agree to what is asked. Who you are is told by the API key."""
+    approval = connection.call(lambda client: client.approve(approval_id, comment))
+    if as_json:
+        print_json(approval)
+        return
+    missing = approval["approvals_needed"] - approval["approvals_given"]
+    if approval["status"] == "approved":
+        click.echo(f"approved: step {approval['step_id']} of {approval['flow_id']} may go ahead")
+    else:
+        click.echo(f"agreed, {_agreed(approval)}: step {approval['step_id']} waits for {missing} more")
+
+
+@approvals.command(short_help="Refuse.")
+@click.argument("approval_id")
+@click.option("--reason", help="Why; it is told to whoever asked.")
+@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@connected
+def reject(connection: Connection, approval_id: str, reason: str | None, as_json: bool) -> None:
+    """Refuse what is asked. One refusal is enough; other branches of the flow go on."""
+    approval = connection.call(lambda client: client.reject(approval_id, reason))
+    if as_json:
+        print_json(approval)
+    else:
+        click.echo(f"rejected: step {approval['step_id']} of {approval['flow_id']} is blocked")
+
+
+def _cells(approval: Approval) -> dict[str, str | Text]:
+    return {
+        "APPROVAL": approval["approval_id"],
+        "STEP": approval["step_id"],
+        "SEVERITY": status_text(approval["severity"]),
+        "ASKED": when(approval["requested_at"]),
+        "STATUS": _standing(approval),
+        "AGREED": _agreed(approval),
+        "REASON": approval["reason"] or "",
+        "ARGUMENTS": compact(approval["arguments"], 60),
+    }
+
+
+def _standing(approval: Approval) -> Text:
+    text = status_text(approval["status"])
+    if approval["status"] == "pending":
+        text.append(f", ends {when(approval['expires_at'])}")
+    return text
+
+
+def _agreed(approval: Approval) -> str:
+    return f"{approval['approvals_given']} of {approval['approvals_needed']}"
+
+
+def _facts(approval: Approval) -> Iterator[tuple[str, str | Text | None]]:
+    yield "approval", approval["approval_id"]
+    yield "status", _standing(approval)
+    yield "step", f"{approval['step_id']}, attempt {approval['attempt']}"
+    yield "flow", approval["flow_id"]
+    yield "reason", approval["reason"]
+    yield "severity", status_text(approval["severity"])
+    yield "policies", ", ".join(policy["policy_id"] for policy in approval["policies"]) or None
+    asker = f" by {approval['requester']}" if approval["requester"] else ""
+    yield "asked", f"{when(approval['requested_at'])}{asker}"
+    yield "decided", when(approval["decided_at"]) or None
+    apart = ", none of them who asked" if approval["separate_requester"] else ""
+    yield "agreed", f"{_agreed(approval)}{apart}"
+    for review in approval["reviews"]:
+        comment = f": {review['comment']}" if review["comment"] else ""
+        yield "", f"{review['verdict']} by {review['by']}, {when(review['at'])}{comment}"
+
+
+def _indented(arguments: dict[str, Any]) -> str:
+    lines = json.dumps(arguments, indent=2, ensure_ascii=False).splitlines()
+    return "\n".join(f"  {line}" for line in lines)

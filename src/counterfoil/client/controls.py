@@ -1,0 +1,138 @@
+"""Calls of those who look after an engine: approvals, policies and subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from counterfoil.client.gate_documents import (
+    Approval,
+    ApprovalPage,
+    Delivery,
+    DeliveryPage,
+    Policy,
+    PolicyPage,
+    PolicyTested,
+    Subscription,
+    SubscriptionPage,
+)
+from counterfoil.client.wire import Wire, part
+
+
+class ControlCalls(Wire):
+    """What needs the agreement of people, what the policies are, and who is told of what."""
+
+    # -- approvals -----------------------------------------------------------------------------
+
+    async def approvals(
+        self,
+        *,
+        status: str | None = None,
+        flow_id: str | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> ApprovalPage:
+        """One page of approvals, oldest first, of workflows and of flows that the engine drives."""
+        wanted = {"status": status, "flow_id": flow_id, "cursor": cursor, "limit": limit}
+        return cast(ApprovalPage, await self._call("GET", "/api/v1/approvals", query=wanted))
+
+    async def approval(self, approval_id: str) -> Approval:
+        """One approval, with the attempts before it."""
+        return cast(Approval, await self._call("GET", f"/api/v1/approvals/{part(approval_id)}"))
+
+    async def approve(self, approval_id: str, comment: str | None = None) -> Approval:
+        """Agree. Who agrees is told by the API key; with the last one that is needed, the step may go ahead."""
+        body = None if comment is None else {"comment": comment}
+        path = f"/api/v1/approvals/{part(approval_id)}/approve"
+        return cast(Approval, await self._call("POST", path, body=body))
+
+    async def reject(self, approval_id: str, reason: str | None = None) -> Approval:
+        """Refuse. One refusal is enough: the step is blocked, other branches go on."""
+        body = None if reason is None else {"reason": reason}
+        path = f"/api/v1/approvals/{part(approval_id)}/reject"
+        return cast(Approval, await self._call("POST", path, body=body))
+
+    # -- policies ------------------------------------------------------------------------------
+
+    async def put_policy(self, policy_id: str, definition: Mapping[str, Any]) -> Policy:
+        """Make a policy or change it. It is in force for whatever is decided after the answer."""
+        path = f"/api/v1/policies/{part(policy_id)}"
+        return cast(Policy, await self._call("PUT", path, body=dict(definition)))
+
+    async def get_policy(self, policy_id: str) -> Policy:
+        return cast(Policy, await self._call("GET", f"/api/v1/policies/{part(policy_id)}"))
+
+    async def list_policies(self, *, cursor: str | None = None, limit: int | None = None) -> PolicyPage:
+        """One page of policies, by id; hand ``next_cursor`` back for the next one."""
+        query = {"cursor": cursor, "limit": limit}
+        return cast(PolicyPage, await self._call("GET", "/api/v1/policies", query=query))
+
+    async def delete_policy(self, policy_id: str) -> None:
+        """Remove a policy. What it has decided stays decided."""
+        await self._call("DELETE", f"/api/v1/policies/{part(policy_id)}")
+
+    async def policy_versions(self, policy_id: str) -> list[dict[str, Any]]:
+        """What a policy was, newest first, also after it was deleted."""
+        document = await self._call("GET", f"/api/v1/policies/{part(policy_id)}/versions")
+        return cast("list[dict[str, Any]]", document["versions"])
+
+    async def test_policy(
+        self,
+        policy: Mapping[str, Any] | None = None,
+        *,
+        call: Mapping[str, Any] | None = None,
+        recorded: tuple[str, str] | None = None,
+    ) -> PolicyTested:
+        """What a policy, or all that are in force, would say; nothing is recorded.
+
+        Either of a ``call`` that is described, or of the next call for a ``recorded`` step (workflow id, step id).
+        """
+        body: dict[str, Any] = {}
+        if policy is not None:
+            body["policy"] = dict(policy)
+        if call is not None:
+            body["call"] = dict(call)
+        if recorded is not None:
+            body["recorded"] = {"workflow_id": recorded[0], "step_id": recorded[1]}
+        return cast(PolicyTested, await self._call("POST", "/api/v1/policies/test", body=body))
+
+    # -- subscriptions -------------------------------------------------------------------------
+
+    async def put_subscription(self, subscription_id: str, definition: Mapping[str, Any]) -> Subscription:
+        """Have a URL told of events, or change it, also to pause it (``"enabled": false``).
+
+        The answer has the ``signing_secret`` with which the subscriber checks what it is told.
+        """
+        return cast(Subscription, await self._call("PUT", _subscription(subscription_id), body=dict(definition)))
+
+    async def get_subscription(self, subscription_id: str) -> Subscription:
+        return cast(Subscription, await self._call("GET", _subscription(subscription_id)))
+
+    async def list_subscriptions(self, *, cursor: str | None = None, limit: int | None = None) -> SubscriptionPage:
+        """One page of subscriptions, by id; hand ``next_cursor`` back for the next one."""
+        query = {"cursor": cursor, "limit": limit}
+        return cast(SubscriptionPage, await self._call("GET", "/api/v1/subscriptions", query=query))
+
+    async def delete_subscription(self, subscription_id: str) -> None:
+        """Remove a subscription; what was still to be told is forgotten."""
+        await self._call("DELETE", _subscription(subscription_id))
+
+    async def deliveries(
+        self, subscription_id: str, *, cursor: str | None = None, limit: int | None = None
+    ) -> DeliveryPage:
+        """One page of what a subscriber was not told yet, or could not be told."""
+        path = f"{_subscription(subscription_id)}/deliveries"
+        return cast(DeliveryPage, await self._call("GET", path, query={"cursor": cursor, "limit": limit}))
+
+    async def redeliver(self, subscription_id: str, delivery_id: str) -> Delivery:
+        """Make a delivery now; one that was given up has all its tries again."""
+        path = f"{_subscription(subscription_id)}/deliveries/{part(delivery_id)}/redeliver"
+        return cast(Delivery, await self._call("POST", path))
+
+    async def test_subscription(self, subscription_id: str) -> Delivery:
+        """Send a test to a subscriber, on the way of all other messages."""
+        return cast(Delivery, await self._call("POST", f"{_subscription(subscription_id)}/test"))
+
+
+def _subscription(subscription_id: str) -> str:
+    return f"/api/v1/subscriptions/{part(subscription_id)}"

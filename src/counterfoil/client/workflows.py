@@ -1,0 +1,241 @@
+"""Calls of agents: workflows, the gate in front of each step, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict, Unpack, cast
+
+from counterfoil.client.gate_documents import (
+    Approval,
+    ClaimProlonged,
+    GateAnswer,
+    StepReviewed,
+    Workflow,
+    WorkflowEnded,
+    WorkflowPage,
+    WorkflowStep,
+)
+from counterfoil.client.wire import Wire, part
+
+Scope = Literal["step", "global"]
+
+
+class GateOptions(TypedDict, total=False):
+    """What can be said about a step when it is asked for. Nothing of it is needed."""
+
+    key: str | None
+    """The idempotency key: the first call fixes it, and all later ones must give it."""
+    input: Mapping[str, Any]
+    """What the step is called with: policies see it, and so do people who are asked."""
+    retry_policy: Literal["idempotent", "reevaluate"]
+    claim: float | None
+    """Seconds for which nobody else may run the step."""
+    holder: str | None
+    """Who claims it: the same holder may ask again, which prolongs the claim."""
+    step_name: str
+    step_type: str
+    tool: Mapping[str, Any]
+    """``tool_name``, ``tool_type`` and ``tool_input``."""
+    model: str
+    provider: str
+    tokens_in: int
+    tokens_out: int
+    cost_usd: float
+    key_scope: Scope
+    key_window: str | int
+    on_duplicate: Literal["refuse", "replay"]
+
+
+_FIELDS = {
+    "key": "idempotency_key",
+    "input": "step_input",
+    "tool": "tool_context",
+    "key_scope": "idempotency_scope",
+    "key_window": "idempotency_window",
+}
+"""Options that have another name on the wire."""
+
+
+class WorkflowCalls(Wire):
+    """Workflows and their steps."""
+
+    async def create_workflow(
+        self,
+        workflow_name: str,
+        *,
+        source: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        trace_id: str | None = None,
+        total_steps: int | None = None,
+        key: str | None = None,
+        key_scope: Scope | None = None,
+        key_window: str | int | None = None,
+    ) -> Workflow:
+        """Begin a workflow. With a ``key``, the same request again gives the same workflow.
+
+        ``key_scope="global"`` makes the keys of its steps unique across workflows, for ``key_window`` (24h).
+        """
+        given = {
+            "workflow_name": workflow_name,
+            "source": source,
+            "metadata": metadata,
+            "labels": labels,
+            "trace_id": trace_id,
+            "total_steps": total_steps,
+            "idempotency_key": key,
+            "idempotency_scope": key_scope,
+            "idempotency_window": key_window,
+        }
+        return cast(Workflow, await self._call("POST", "/api/v1/workflows", body=_said(given)))
+
+    async def get_workflow(self, workflow_id: str) -> Workflow:
+        """A workflow with its steps."""
+        return cast(Workflow, await self._call("GET", f"/api/v1/workflows/{part(workflow_id)}"))
+
+    async def list_workflows(
+        self,
+        *,
+        status: str | None = None,
+        source: str | None = None,
+        trace_id: str | None = None,
+        label: tuple[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> WorkflowPage:
+        """One page of workflows, newest first; hand ``next_cursor`` back for the next one."""
+        wanted = {"status": status, "source": source, "trace_id": trace_id, "cursor": cursor, "limit": limit}
+        if label is not None:
+            wanted["label"] = ":".join(label)
+        return cast(WorkflowPage, await self._call("GET", "/api/v1/workflows", query=wanted))
+
+    async def workflow_step(self, workflow_id: str, step_id: str) -> WorkflowStep:
+        """A step with the history of all its decisions and attempts."""
+        return cast(WorkflowStep, await self._call("GET", _step(workflow_id, step_id)))
+
+    async def complete_workflow(self, workflow_id: str) -> WorkflowEnded:
+        """It is done. Steps that were allowed and never reported are cancelled."""
+        return await self._end(workflow_id, "complete", None)
+
+    async def fail_workflow(self, workflow_id: str, reason: str | None = None) -> WorkflowEnded:
+        return await self._end(workflow_id, "fail", reason)
+
+    async def abort_workflow(self, workflow_id: str, reason: str | None = None) -> WorkflowEnded:
+        """Give it up; what is open of it is cancelled."""
+        return await self._end(workflow_id, "abort", reason)
+
+    async def resume_workflow(self, workflow_id: str) -> WorkflowEnded:
+        """Whether it can go on: refused if it has ended, waits for people, or has a step that they rejected."""
+        return await self._end(workflow_id, "resume", None)
+
+    async def _end(self, workflow_id: str, verb: str, reason: str | None) -> WorkflowEnded:
+        body = None if reason is None else {"reason": reason}
+        return cast(WorkflowEnded, await self._call("POST", f"/api/v1/workflows/{part(workflow_id)}/{verb}", body=body))
+
+    # -- steps of a workflow -------------------------------------------------------------------
+
+    async def gate(
+        self,
+        workflow_id: str,
+        step_id: str,
+        *,
+        include_prior_output: bool = False,
+        **options: Unpack[GateOptions],
+    ) -> GateAnswer:
+        """Ask whether a step may be run: ``decision`` is allow, block or require_approval.
+
+        A retry is told the recorded decision, unless ``retry_policy="reevaluate"`` asks the policies again.
+        """
+        query = {"include_prior_output": "true"} if include_prior_output else None
+        path = f"{_step(workflow_id, step_id)}/gate"
+        return cast(GateAnswer, await self._call("POST", path, body=_question(**options), query=query))
+
+    async def complete_step(
+        self,
+        workflow_id: str,
+        step_id: str,
+        output: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        tokens_in: int | None = None,
+        tokens_out: int | None = None,
+        cost_usd: float | None = None,
+    ) -> bool:
+        """Record the output of a step; True: this very outcome was recorded before, and nothing has changed.
+
+        The first outcome is final: another one is refused (``CompletionConflictError``).
+        """
+        usage = {"tokens_in": tokens_in, "tokens_out": tokens_out, "cost_usd": cost_usd}
+        return await self._report(workflow_id, step_id, {"output": output, "idempotency_key": key, **usage})
+
+    async def fail_step(
+        self,
+        workflow_id: str,
+        step_id: str,
+        error: str,
+        *,
+        retriable: bool | None = None,
+        key: str | None = None,
+    ) -> bool:
+        """Report an attempt that failed; the step is still to be done. True: that was recorded before."""
+        failure = {"success": False, "error": error, "retriable": retriable, "idempotency_key": key}
+        return await self._report(workflow_id, step_id, failure)
+
+    async def prolong_claim(
+        self,
+        workflow_id: str,
+        step_id: str,
+        holder: str,
+        lease_seconds: float = 60.0,
+        *,
+        progress: float | None = None,
+        message: str | None = None,
+    ) -> ClaimProlonged:
+        """Keep a claim for so many seconds from now. It is no call of the gate, and counts as none."""
+        sign = {"holder": holder, "lease_seconds": lease_seconds, "progress": progress, "message": message}
+        path = f"{_step(workflow_id, step_id)}/heartbeat"
+        return cast(ClaimProlonged, await self._call("POST", path, body=_said(sign)))
+
+    async def _report(self, workflow_id: str, step_id: str, said: Mapping[str, Any]) -> bool:
+        answer = await self._exchange("POST", f"{_step(workflow_id, step_id)}/complete", body=_said(said))
+        return answer.headers.get("Idempotent-Replayed") == "true"
+
+    # -- people --------------------------------------------------------------------------------
+
+    async def approve_step(self, workflow_id: str, step_id: str, comment: str | None = None) -> StepReviewed:
+        """Agree to the step of a workflow that waits for people."""
+        body = _said({"comment": comment})
+        return cast(StepReviewed, await self._call("POST", f"{_step(workflow_id, step_id)}/approve", body=body))
+
+    async def reject_step(self, workflow_id: str, step_id: str, reason: str | None = None) -> StepReviewed:
+        """Refuse the step of a workflow that waits for people. One refusal is enough."""
+        body = _said({"reason": reason})
+        return cast(StepReviewed, await self._call("POST", f"{_step(workflow_id, step_id)}/reject", body=body))
+
+    async def pending_approvals(self, *, limit: int | None = None) -> list[Approval]:
+        """What waits for people, oldest first."""
+        document = await self._call("GET", "/api/v1/workflows/approvals/pending", query={"limit": limit})
+        return cast("list[Approval]", document["pending_approvals"])
+
+
+def _step(workflow_id: str, step_id: str) -> str:
+    return f"/api/v1/workflows/{part(workflow_id)}/steps/{part(step_id)}"
+
+
+def _question(**options: Unpack[GateOptions]) -> dict[str, Any]:
+    """The options as the body of a call of the gate."""
+    unknown = options.keys() - GateOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"there is no option {min(unknown)!r}; there are {', '.join(GateOptions.__annotations__)}")
+    body = _said({_FIELDS.get(name, name): value for name, value in options.items()})
+    lease, holder = body.pop("claim", None), body.pop("holder", None)
+    if lease is not None:
+        body["claim"] = _said({"lease_seconds": lease, "holder": holder})
+    return body
+
+
+def _said(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Only what was given."""
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in given.items() if value is not None
+    }
