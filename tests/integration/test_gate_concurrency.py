@@ -70,8 +70,11 @@ async def many_completions(agent: Agent, seats: Seats) -> None:
 async def two_first_keys(agent: Agent, seats: Seats) -> None:
     """Again and again, because two calls meet rarely: one key wins each time, and the other is told which."""
     for number in range(8):
-        step_id = f"race-{number}"
-        replies = await at_once(seats, 2, lambda api, key, at=step_id: agent.at(api).ask(at, idempotency_key=f"k{key}"))
+
+        async def call(api: Api, key: int, step_id: str = f"race-{number}") -> Reply:
+            return await agent.at(api).ask(step_id, idempotency_key=f"k{key}")
+
+        replies = await at_once(seats, 2, call)
         assert codes(replies) == {"200": 1, "IDEMPOTENCY_KEY_MISMATCH": 1}
         [won] = [reply.body["retry_context"]["idempotency_key"] for reply in replies if reply.status == 200]
         [lost] = [reply.details for reply in replies if reply.status == 409]

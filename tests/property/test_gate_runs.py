@@ -19,6 +19,8 @@ from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.gate_calls import GateCall
 from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, GateRequest
 from counterfoil.domain.policies import PolicyDefinition
+from counterfoil.engine.approvals import Verdict
+from counterfoil.engine.control import Ending
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Simulator
 from tests.databases import NewDatabase
@@ -26,7 +28,7 @@ from tests.property.gate_model import EXPIRES_MS, LEASE_MS, PATIENCE_MS, Gatekee
 
 pytestmark = pytest.mark.timeout(600)
 
-EXAMPLES = {"sqlite": "40", "postgresql": "8"}
+EXAMPLES = {"sqlite": "25", "postgresql": "4"}
 ITEMS = {
     "active": "active",
     "held": "held",
@@ -37,7 +39,7 @@ ITEMS = {
     "cancelled": "cancelled",
 }
 """By the model's word: the state of the work item."""
-ENDINGS = {"completed": "completed", "failed": "failed", "aborted": "cancelled"}
+ENDINGS: dict[str, Ending] = {"completed": "completed", "failed": "failed", "aborted": "cancelled"}
 
 STEPS = st.sampled_from(["pay", "pay", "pay", "tell"])
 KEYS = st.sampled_from(["", *[""] * 14, "k"])
@@ -162,7 +164,7 @@ class Life:
         }
 
     async def review(self, step_id: str, agrees: bool) -> str:
-        verdict = "approve" if agrees else "reject"
+        verdict: Verdict = "approve" if agrees else "reject"
         document = await self.simulator.engine.control.review_step(self.workflow_id, step_id, "boss", verdict, None)
         return str(document["approval_status"])
 
