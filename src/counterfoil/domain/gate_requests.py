@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+    model_validator,
+)
 
 from counterfoil.domain.canonical import digest
 from counterfoil.domain.durations import parse_duration
@@ -60,6 +70,18 @@ class CreateWorkflow(_Message):
     """Of the keys of its steps: ``global`` makes each unique across workflows, for the window."""
     idempotency_window: Window = DEFAULT_WINDOW_MS
 
+    @model_validator(mode="after")
+    def _has_labels_of_its_own(self) -> Self:
+        told = self.told()
+        if any(self.labels.get(name, value) != value for name, value in told.items()):
+            raise ValueError(f"labels: {', '.join(told)} are labels that a workflow has by itself")
+        return self
+
+    def told(self) -> dict[str, str]:
+        """What a workflow is found by, beside the labels that it was given."""
+        told = {"workflow_name": self.workflow_name, "source": self.source, "trace_id": self.trace_id}
+        return {name: value for name, value in told.items() if value is not None}
+
     def content(self) -> str:
         """By what two requests with one key are known to be the same."""
         return digest(self.model_dump(mode="json"))
@@ -107,10 +129,13 @@ class GateRequest(_Message):
         return self.idempotency_key or ""
 
     def arguments(self) -> dict[str, Any]:
-        """What the step is about: what an approval shows."""
+        """What the step is about: what an approval shows, which must hide nothing."""
         if self.tool_context is None:
             return dict(self.step_input)
-        return {**self.step_input, "tool_context": self.tool_context.model_dump(mode="json")}
+        tool = self.tool_context.model_dump(mode="json")
+        if "tool_context" in self.step_input:
+            return {"step_input": self.step_input, "tool_context": tool}
+        return {**self.step_input, "tool_context": tool}
 
     def content(self) -> str:
         """By what two calls are known to ask the same: canonical, so the order of keys does not count."""
