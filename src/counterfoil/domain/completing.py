@@ -49,7 +49,8 @@ def _is_repeated(view: FlowView, gate: Gate, work: Work, report: CompleteStep) -
         if gate.completed_work_id is None or gate.standing is Decision.ALLOW:
             return False
         work = view.work(gate.completed_work_id)
-    return same_json((work.result or {}).get("outputs") or {}, report.output or {})
+    recorded = work.result or {}
+    return not recorded.get("pruned") and same_json(recorded.get("outputs") or {}, report.output or {})
 
 
 def _refuse(flow: Flow, gate: Gate, work: Work) -> None:

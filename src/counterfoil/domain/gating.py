@@ -26,7 +26,7 @@ from counterfoil.domain.guarding import blocked
 from counterfoil.domain.key_scopes import take_key
 from counterfoil.domain.model import GATED, Approval, Flow, Gate, Work
 from counterfoil.domain.policy_set import Ruling, Subject
-from counterfoil.domain.retry_context import attempt_of, retry_context
+from counterfoil.domain.retry_context import attempt_of, recorded_output, retry_context
 from counterfoil.domain.rulings import held_again
 from counterfoil.domain.settle import settle
 from counterfoil.domain.states import FINAL_FLOWS, FINAL_WORK, ApprovalStatus, Decision, WorkStatus
@@ -284,9 +284,7 @@ def _prior_output(view: FlowView, call: GateCall, gate: Gate) -> dict[str, Any] 
     """What the last completion gave, if the call asked for it."""
     if not call.include_prior_output or gate.completed_work_id is None:
         return None
-    result = view.work(gate.completed_work_id).result or {}
-    output: dict[str, Any] | None = result.get("outputs")
-    return output
+    return recorded_output(view.work(gate.completed_work_id))
 
 
 def _answer(view: FlowView, call: GateCall, before: Decision | None, *, cached: bool) -> dict[str, Any]:
