@@ -7,13 +7,13 @@ by compiling them, and a refusal names the place.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 from pydantic.functional_validators import AfterValidator
 
+from counterfoil.domain.approval_terms import ApprovalTerms
 from counterfoil.domain.attributes import Definition
-from counterfoil.domain.durations import parse_duration
 from counterfoil.domain.flows import LabelKey, LabelText
 from counterfoil.domain.policy_conditions import Condition, Operator, compile_condition
 from counterfoil.domain.policy_expressions import PolicyExpression, compile_policy_expression
@@ -22,15 +22,6 @@ from counterfoil.domain.steps import STEP_ID_PATTERN
 
 POLICY_ID_PATTERN = STEP_ID_PATTERN
 MAX_CONDITIONS = 32
-
-Severity = Literal["low", "medium", "high", "critical"]
-
-
-def _duration(given: Any) -> Any:
-    if isinstance(given, bool) or not isinstance(given, str | int):
-        raise ValueError("must be a text such as 24h, or milliseconds")  # noqa: TRY004 (pydantic makes an error of it)
-    parse_duration(given)
-    return given
 
 
 def _expression(text: str) -> str:
@@ -68,20 +59,10 @@ class PolicyCondition(Definition):
         return compile_condition(self.field, self.operator, self.value)
 
 
-class PolicyAction(Definition):
+class PolicyAction(ApprovalTerms):
     """What happens to a step that the policy matches. All but type and reason is about approvals."""
 
     type: Decision
-    reason: Annotated[str, Field(max_length=1024)] | None = None
-    severity: Severity = "medium"
-    expires_in: Annotated[str | int, BeforeValidator(_duration)] = "24h"
-    """How long an approval may take: a text such as 24h, or milliseconds."""
-    approvals: Annotated[StrictInt, Field(ge=1, le=10)] = 1
-    separate_requester: StrictBool = False
-
-    @property
-    def expires_in_ms(self) -> int:
-        return parse_duration(self.expires_in)
 
 
 class PolicyDefinition(Definition):

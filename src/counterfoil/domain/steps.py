@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
 from pydantic.functional_validators import AfterValidator
 
+from counterfoil.domain.approval_terms import ApprovalTerms
 from counterfoil.domain.attributes import YEAR_MS, Attribute, Definition
-from counterfoil.domain.durations import parse_duration
 from counterfoil.domain.predicates import Predicate
 
 STEP_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
@@ -136,23 +136,8 @@ class Effect(Definition):
     window: Annotated[str, AfterValidator(_window)] | None = None
 
 
-def _is_duration(value: str | int) -> str | int:
-    parse_duration(value)
-    return value
-
-
-class StepApproval(Definition):
+class StepApproval(ApprovalTerms):
     """An approval that a step wants before the first attempt of each of its items, whatever the policies say."""
-
-    reason: Annotated[str, Field(max_length=1000)] | None = None
-    severity: Literal["low", "medium", "high", "critical"] = "medium"
-    expires_in: Annotated[str | StrictInt, AfterValidator(_is_duration)] = "24h"
-    approvals: Annotated[StrictInt, Field(ge=1, le=10)] = 1
-    separate_requester: StrictBool = False
-
-    @property
-    def expires_in_ms(self) -> int:
-        return parse_duration(self.expires_in)
 
 
 class Control(Definition):

@@ -25,6 +25,7 @@ from counterfoil.server.routes.steps import step_routes
 from counterfoil.server.routes.subscriptions import subscription_routes
 from counterfoil.server.routes.webhook import webhook_routes
 from counterfoil.server.routes.work import work_routes
+from counterfoil.server.routes.workflow_steps import workflow_step_routes
 from counterfoil.server.routes.workflows import workflow_routes
 from counterfoil.settings import Settings
 
@@ -49,6 +50,7 @@ def api_routes(engine: EngineFacade) -> list[Route]:
         *flow_routes(engine),
         *work_routes(engine),
         *schedule_routes(engine),
+        *workflow_step_routes(engine),
         *workflow_routes(engine),
         *approval_routes(engine),
         *policy_routes(engine),

@@ -1,0 +1,187 @@
+"""The gate in front of each step of a workflow, what is reported of it, and what people say of it."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from counterfoil.domain import errors
+from counterfoil.domain.gate_calls import GateCall
+from counterfoil.domain.gate_requests import Approve, CompleteStep, GateRequest, ProlongClaim, Reject
+from counterfoil.engine.approvals import Verdict
+from counterfoil.server import control_answers as answers
+from counterfoil.server.answers import empty_response, json_response
+from counterfoil.server.auth import OPERATORS, REVIEWERS, caller
+from counterfoil.server.control_requests import GateOptions, PendingLimit, read_keyed
+from counterfoil.server.requests import read_model, read_optional_model, read_query
+from counterfoil.server.routes import Answer, EngineFacade, Handler, Route
+from counterfoil.server.routes.approvals import REVIEW_ERRORS
+from counterfoil.server.routes.workflow_paths import BODY_ERRORS, STEP_PATH, step_id_of, workflow_id_of
+
+GATE_EXAMPLE = {
+    "step_name": "Wire transfer",
+    "step_type": "tool_call",
+    "step_input": {"amount": 100},
+    "idempotency_key": "payment:wire:acct4471:invoice-7721",
+    "claim": {"lease_seconds": 60},
+}
+COMPLETE_EXAMPLE = {
+    "output": {"transfer_id": "txn-88f210"},
+    "idempotency_key": "payment:wire:acct4471:invoice-7721",
+}
+
+
+def workflow_step_routes(engine: EngineFacade) -> list[Route]:
+    return [*_approval_routes(engine), *_gate_routes(engine), *_report_routes(engine)]
+
+
+def _gate_routes(engine: EngineFacade) -> list[Route]:
+    async def gate_step(request: web.Request) -> web.Response:
+        workflow_id, step_id = workflow_id_of(request), step_id_of(request)
+        options = read_query(request, GateOptions)
+        wanted = await read_keyed(request, GateRequest, optional=True)
+        include = options.include_prior_output == "true"
+        return json_response(
+            await engine.control.gate(GateCall(workflow_id, step_id, wanted, caller(request), include))
+        )
+
+    async def get_workflow_step(request: web.Request) -> web.Response:
+        return json_response(await engine.control.queries.workflow_step(workflow_id_of(request), step_id_of(request)))
+
+    return [
+        Route(
+            method="POST",
+            path=f"{STEP_PATH}/gate",
+            handler=gate_step,
+            tag="workflows",
+            summary="Ask whether a step may be run",
+            description="200 for `allow`, `block` and `require_approval` alike. The recorded decision is repeated "
+            '(`cached`), unless `"retry_policy": "reevaluate"` asks the policies again.',
+            request=GateRequest,
+            request_optional=True,
+            example=GATE_EXAMPLE,
+            query=GateOptions,
+            answers={200: Answer(description="the decision", model=answers.GateAnswer)},
+            errors=(
+                errors.UnknownWorkflow,
+                errors.WorkflowTerminal,
+                errors.IdempotencyKeyMismatch,
+                errors.IdempotencyKeyInUse,
+                errors.StepInputMismatch,
+                errors.StepInFlight,
+                errors.ApprovalHold,
+                *BODY_ERRORS,
+            ),
+            roles=OPERATORS,
+        ),
+        Route(
+            method="GET",
+            path=STEP_PATH,
+            handler=get_workflow_step,
+            tag="workflows",
+            summary="Show a step with the history of all its decisions and attempts",
+            answers={200: Answer(description="the step", model=answers.WorkflowStepDetail)},
+            errors=(errors.UnknownWorkflow, errors.UnknownStep),
+        ),
+    ]
+
+
+def _report_routes(engine: EngineFacade) -> list[Route]:
+    async def complete_step(request: web.Request) -> web.Response:
+        workflow_id, step_id = workflow_id_of(request), step_id_of(request)
+        report = await read_keyed(request, CompleteStep, optional=True)
+        repeated = await engine.control.complete_step(workflow_id, step_id, report)
+        response = empty_response()
+        if repeated:
+            response.headers["Idempotent-Replayed"] = "true"
+        return response
+
+    async def prolong_claim(request: web.Request) -> web.Response:
+        workflow_id, step_id = workflow_id_of(request), step_id_of(request)
+        sign = await read_model(request, ProlongClaim, errors.InvalidInput)
+        return json_response(await engine.control.prolong_claim(workflow_id, step_id, sign))
+
+    return [
+        Route(
+            method="POST",
+            path=f"{STEP_PATH}/complete",
+            handler=complete_step,
+            tag="workflows",
+            summary="Report what became of a step",
+            description="The first outcome is final. The same again answers 204 with `Idempotent-Replayed: true` and "
+            'changes nothing. `{"success": false}` reports an attempt that failed: the step is still to be done.',
+            request=CompleteStep,
+            request_optional=True,
+            example=COMPLETE_EXAMPLE,
+            answers={204: Answer(description="recorded")},
+            errors=(
+                errors.UnknownWorkflow,
+                errors.UnknownStep,
+                errors.WorkflowTerminal,
+                errors.IdempotencyKeyMismatch,
+                errors.StepNotAllowed,
+                errors.CompletionConflict,
+                *BODY_ERRORS,
+            ),
+            roles=OPERATORS,
+        ),
+        Route(
+            method="POST",
+            path=f"{STEP_PATH}/heartbeat",
+            handler=prolong_claim,
+            tag="workflows",
+            summary="Prolong a claim",
+            description="For the holder that the gate's answer named. It is no call of the gate, and counts as none.",
+            request=ProlongClaim,
+            example={"holder": "agent-7", "lease_seconds": 60},
+            answers={200: Answer(description="until when", model=answers.ClaimProlonged)},
+            errors=(errors.UnknownWorkflow, errors.UnknownStep, errors.ClaimLost, *BODY_ERRORS),
+            roles=OPERATORS,
+        ),
+    ]
+
+
+def _approval_routes(engine: EngineFacade) -> list[Route]:
+    async def list_pending_approvals(request: web.Request) -> web.Response:
+        return json_response(await engine.control.queries.pending_approvals(read_query(request, PendingLimit).limit))
+
+    async def approve_step(request: web.Request) -> web.Response:
+        said = await read_optional_model(request, Approve, errors.InvalidInput)
+        return await review(request, "approve", said.comment)
+
+    async def reject_step(request: web.Request) -> web.Response:
+        said = await read_optional_model(request, Reject, errors.InvalidInput)
+        return await review(request, "reject", said.reason)
+
+    async def review(request: web.Request, verdict: Verdict, comment: str | None) -> web.Response:
+        workflow_id, step_id = workflow_id_of(request), step_id_of(request)
+        return json_response(await engine.control.review_step(workflow_id, step_id, caller(request), verdict, comment))
+
+    def route(verb: str, handler: Handler, summary: str, model: type[Approve | Reject]) -> Route:
+        return Route(
+            method="POST",
+            path=f"{STEP_PATH}/{verb}",
+            handler=handler,
+            tag="approvals",
+            summary=summary,
+            description="The same as for the approval itself, under `/api/v1/approvals`.",
+            request=model,
+            request_optional=True,
+            answers={200: Answer(description="the step as it is now", model=answers.StepReviewed)},
+            errors=(errors.UnknownWorkflow, errors.UnknownStep, errors.NoApprovalNeeded, *REVIEW_ERRORS),
+            roles=REVIEWERS,
+        )
+
+    return [
+        Route(
+            method="GET",
+            path="/api/v1/workflows/approvals/pending",
+            handler=list_pending_approvals,
+            tag="approvals",
+            summary="List what waits for people",
+            query=PendingLimit,
+            answers={200: Answer(description="oldest first", model=answers.PendingApprovals)},
+            errors=(errors.InvalidInput,),
+        ),
+        route("approve", approve_step, "Agree to a step of a workflow", Approve),
+        route("reject", reject_step, "Refuse a step of a workflow", Reject),
+    ]
