@@ -13,7 +13,7 @@ from benchmarks.measures import CONNECTIONS, Measure, Outcome, Size
 from benchmarks.processes import Server, engine
 
 POLICIES = 100
-WORKFLOWS = 50
+WORKFLOWS = 16
 CALL = orjson.dumps(
     {
         "step_name": "Wire transfer",
@@ -79,8 +79,8 @@ async def gate(size: Size) -> list[Outcome]:
                     assert answer.status == 201, await answer.text()
             await _refuse_a_match(session, guarded)
             for turn in range(size.turns + 1):
-                rate = await _gates(session, guarded, size.completions)
-                ratio = rate / await _gates(session, unguarded, size.completions)
+                rate = await _gates(session, guarded, size.gates)
+                ratio = rate / await _gates(session, unguarded, size.gates)
                 if turn:  # both have run once before it counts
                     ratios.append(ratio)
     name = f"gates/s of new steps, {POLICIES} policies over none"

@@ -57,6 +57,7 @@ class Size:
     in_flight: int = 100_000
     many_items: int = 10_000
     chains: int = 3
+    gates: int = 2_000
 
 
 QUICK = Size(
@@ -70,6 +71,7 @@ QUICK = Size(
     in_flight=5_000,
     many_items=300,
     chains=1,
+    gates=200,
 )
 Measure = Callable[[Size], Awaitable[list[Outcome]]]
 

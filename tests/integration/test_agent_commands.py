@@ -177,6 +177,8 @@ async def test_workflows_are_listed_and_shown_with_their_steps(client: Client, w
     }
     for told in ("by ops", "claimed by agent-7", "invoice-1", "STEP_FAILED: no address", "a lot of money"):
         assert told in shown
+    drawn = (await succeed("flow", "show", workflow)).splitlines()
+    assert [line.split()[1] for line in drawn if line.startswith(("✓", "●"))] == [*states]
     unreported = await succeed("work", "list", "--status", "gated_not_completed")
     assert "mail" in unreported
     assert "its agent" in unreported

@@ -10,6 +10,7 @@ import pytest
 
 from counterfoil.client import (
     ApprovalRequired,
+    Backoff,
     Client,
     CompletionConflictError,
     IdempotencyKeyInUseError,
@@ -66,6 +67,16 @@ async def test_a_guarded_step_is_done_once(client: Client, workflow: str) -> Non
         assert step.retry_context["gate_count"] == attempt
     assert await client.run_step(workflow, "charge", till.charge, key="invoice-1", input={"amount": 5}) == {"charge": 1}
     assert till.charges == [{"amount": 5}]
+
+
+async def test_of_many_agents_with_a_claim_one_runs_the_step(client: Client, workflow: str) -> None:
+    till = Till()
+    agents = [
+        client.run_step(workflow, "charge", till.charge, key="invoice-1", claim=60, wait_for_claim=30)
+        for _ in range(12)
+    ]
+    assert await asyncio.gather(*agents) == [{"charge": 1}] * 12
+    assert len(till.charges) == 1
 
 
 @once
@@ -173,6 +184,43 @@ async def test_a_lapsed_claim_is_taken_up_again_unless_another_has_it(start_node
 
 
 @once
+async def test_an_agent_that_lost_its_claim_does_not_end_that_of_the_next_one(start_node: StartNode) -> None:
+    clock = MovableClock()
+    node = await start_node(clock=clock)
+    async with Client(node.url) as client:
+        workflow = (await client.create_workflow("refund"))["workflow_id"]
+
+        async def stall() -> None:
+            clock.advance(minutes=2)
+            await client.gate(workflow, "charge", claim=60, holder="the next one")
+            raise ValueError("too late")
+
+        with pytest.raises(ValueError, match="too late"):
+            await client.run_step(workflow, "charge", stall, claim=60)
+        claim = (await client.workflow_step(workflow, "charge"))["claim"]
+        assert claim is not None
+        assert claim["holder"] == "the next one"
+
+
+async def test_a_guard_outlasts_a_restart_of_the_engine(start_node: StartNode, unused_tcp_port: int) -> None:
+    first = await start_node(port=unused_tcp_port)
+    quick = Backoff(tries=200, first=0.02, limit=0.05)
+    async with Client(first.url) as client:
+        workflow = (await client.create_workflow("refund"))["workflow_id"]
+        restarting: list[asyncio.Future[Node]] = []
+
+        async def charge() -> dict[str, int]:
+            await first.stop()
+            restarting.append(asyncio.ensure_future(start_node(port=unused_tcp_port)))
+            return {"charge": 1}
+
+        await client.run_step(workflow, "charge", charge, key="k", claim=60, backoff=quick)
+        await restarting[0]
+        step = await client.workflow_step(workflow, "charge")
+        assert (step["work_status"], step["completion_count"], step["gate_count"]) == ("succeeded", 1, 1)
+
+
+@once
 async def test_the_claim_of_an_agent_that_died_is_waited_for(client: Client, workflow: str) -> None:
     till = Till()
     await client.gate(workflow, "charge", claim=0.3)
@@ -191,7 +239,43 @@ async def test_a_run_is_repeated_after_its_end_with_what_it_gave(client: Client,
     for step, key in (("charge", "another"), ("mail", None), ("never", None)):
         with pytest.raises(WorkflowTerminalError):
             await client.run_step(workflow, step, till.charge, key=key)
+    with pytest.raises(WorkflowTerminalError):
+        await client.run_step(workflow, "charge", till.charge, key="invoice-1", input={"amount": 5})
     assert len(till.charges) == 1
+
+
+@once
+async def test_an_output_is_that_of_the_same_input(client: Client, workflow: str) -> None:
+    """What was done with another input is no reason not to do it with this one."""
+    till = Till()
+    await client.run_step(workflow, "charge", till.charge, input={"amount": 5})
+    await client.gate(workflow, "charge", input={"amount": 6}, retry_policy="reevaluate")  # and its agent dies
+    assert await client.run_step(workflow, "charge", till.charge, input={"amount": 6}) == {"charge": 2}
+    assert till.charges == [{"amount": 5}, {"amount": 6}]
+
+
+@once
+async def test_an_output_that_is_no_object_is_refused_by_name(client: Client, workflow: str) -> None:
+    async def charge() -> Any:
+        return "payment 1"
+
+    with pytest.raises(TypeError, match="output of step charge must be a mapping, not str"):
+        await client.run_step(workflow, "charge", charge)
+
+
+@once
+async def test_a_cancellation_from_outside_is_none_by_a_lost_claim(client: Client, workflow: str) -> None:
+    async def charge() -> None:
+        await client.abort_workflow(workflow, "enough")
+        try:
+            await asyncio.wait_for(asyncio.Event().wait(), 10)
+        except asyncio.CancelledError:
+            agent.cancel()
+            raise
+
+    agent = asyncio.create_task(client.run_step(workflow, "charge", charge, claim=0.3))
+    with pytest.raises(asyncio.CancelledError):
+        await agent
 
 
 @once

@@ -90,7 +90,7 @@ async def test_an_approval_is_listed_with_all_that_a_reviewer_must_know_and_lets
 
 async def test_of_two_reviewers_at_once_exactly_one_lands(team: Team) -> None:
     """Whatever each of them wants, and on whichever of the two paths he comes."""
-    for turn in range(6):
+    for turn in range(4):
         workflow_id, approval_id = await held(team)
         replies = await asyncio.gather(
             approve(team["rita"], approval_id, "yes"),
@@ -262,7 +262,7 @@ async def test_whoever_approves_between_deadline_and_sweep_is_too_late(
     (await team["rita"].post(step_path(workflow_id, "pay", "reject"))).refused(409, "APPROVAL_EXPIRED")
     assert (await gate(team["olga"], workflow_id, step_input=INPUT))["decision"] == "require_approval"
     assert await control.expire_approvals(clock(), 10) == 1
-    for margin_ms in (0, 4, 8, 12, 20, 40):
+    for margin_ms in (0, 8, 16, 40):
         workflow_id, approval_id = await held(team)
         clock.advance(milliseconds=600_000 - margin_ms)
 

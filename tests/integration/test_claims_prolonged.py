@@ -65,3 +65,27 @@ async def test_steps_that_nobody_asked_for(api: Api) -> None:
     other = await api.request("POST", f"{step.workflow}/steps/other/heartbeat", json={"holder": "x"})
     other.refused(404, "UNKNOWN_STEP")
     (await step.beat(lease_seconds=True)).refused(422, "INVALID_INPUT")
+
+
+async def test_a_late_failure_does_not_end_what_another_has_claimed(start_node: StartNode, connect: Connect) -> None:
+    clock = MovableClock()
+    first = await claimed(api := connect(await start_node(clock)))
+    complete = f"{first.workflow}/steps/charge/complete"
+    failure = {"success": False, "error": "no answer"}
+    clock.advance(seconds=61)
+    second = (await first.gate(claim={"lease_seconds": 60})).ok()["claim"]["holder"]
+    (await api.post(complete, {**failure, "holder": first.holder})).refused(409, "CLAIM_LOST")
+    assert (await first.beat(second)).ok()["cancel_requested"] is False
+    assert (await api.post(complete, {**failure, "holder": second})).status == 204
+    assert (await api.get(f"{first.workflow}/steps/charge")).ok()["work_status"] == "not_completed"
+    assert (await api.post(complete, {"output": {}, "holder": first.holder})).status == 204, "what happened happened"
+
+
+async def test_a_failure_after_a_lapse_counts_while_nobody_else_has_the_step(
+    start_node: StartNode, connect: Connect
+) -> None:
+    clock = MovableClock()
+    step = await claimed(api := connect(await start_node(clock)))
+    clock.advance(seconds=61)
+    report = {"success": False, "error": "no answer", "holder": step.holder}
+    assert (await api.post(f"{step.workflow}/steps/charge/complete", report)).status == 204

@@ -224,6 +224,19 @@ async def test_people_are_asked_about_a_step_that_is_under_way(house: Gatehouse)
     await agent.complete("pay")
 
 
+async def test_people_are_shown_all_that_they_are_asked_about(house: Gatehouse) -> None:
+    """The tool beside the input, and an input that has the tool's name too."""
+    agent = await house.agent()
+    await agent.rule("require_approval")
+    tool = {"tool_name": "t", "tool_type": None, "tool_input": {"a": 1}}
+    inputs: list[dict[str, Any]] = [{"n": 1}, {"tool_context": "mine"}]
+    for number, given in enumerate(inputs):
+        held = await agent.gate(f"pay-{number}", step_input=given, tool_context=tool)
+        shown = (await house.api.get(f"/api/v1/approvals/{held['approval_id']}")).ok()["arguments"]
+        whole = {**given, "tool_context": tool} if number == 0 else {"step_input": given, "tool_context": tool}
+        assert shown == whole
+
+
 # ------------------------------------------------------------------------------------------------ claims
 
 

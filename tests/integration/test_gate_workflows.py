@@ -31,6 +31,16 @@ async def test_a_new_workflow_is_in_progress(house: Gatehouse) -> None:
     assert reply.headers["Location"] == f"{WORKFLOWS}/{document['workflow_id']}"
 
 
+async def test_labels_do_not_contradict_what_it_is(house: Gatehouse) -> None:
+    """Lists and policies find it by its name, source and trace, which are labels of every workflow."""
+    body = {"workflow_name": "a", "source": "real", "trace_id": "t"}
+    for name in body:
+        reply = await house.api.post(WORKFLOWS, {**body, "labels": {name: "other"}})
+        assert reply.refused(422, "INVALID_INPUT")["errors"][0]["place"] == "labels"
+    document = (await house.api.post(WORKFLOWS, {**body, "labels": {"source": "real", "x": "y"}})).ok(201)
+    assert document["labels"] == {**body, "x": "y"}
+
+
 async def test_the_same_key_and_body_give_the_same_workflow(house: Gatehouse) -> None:
     """Whatever the order of its keys: the answer to the first may have been lost."""
     first = await house.api.post(

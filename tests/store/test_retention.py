@@ -11,8 +11,9 @@ import pytest
 from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.model import CancelCall, FlowInputs
-from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.model import CancelCall, FlowInputs, KeyOwner
+from counterfoil.domain.states import ApprovalStatus, FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.subscriptions import Delivery
 from counterfoil.engine.prune import Prune
 from counterfoil.engine.start import Start
 from counterfoil.store.batch import Command, ForEach
@@ -25,10 +26,23 @@ from counterfoil.store.world import World
 from tests.by_hand import by_hand
 from tests.store.backends import NewConnection, batch_of, find, load, place_of, write
 from tests.store.nodes import CONTEXT, Pair, register, success
-from tests.store.records import NOW, Written, flow_inputs, flow_record, new_records, step_run, work_item
+from tests.store.records import (
+    NOW,
+    Written,
+    approval_record,
+    flow_inputs,
+    flow_record,
+    gate_record,
+    new_records,
+    step_run,
+    work_item,
+)
 
 OLD = NOW - 1_000
-TABLES = ("flows", "flow_inputs", "flow_labels", "flow_steps", "work", "journal", "cancel_calls")
+TABLES = (
+    *("flows", "flow_inputs", "flow_labels", "flow_steps", "work", "journal"),
+    *("cancel_calls", "gates", "approvals", "key_owners", "deliveries"),
+)
 
 
 def rows_of(store: Store, table: str, flow_id: str) -> int:
@@ -80,7 +94,18 @@ async def add_ended(store: Store, *names: str, finished_at: int = OLD, **fields:
                 error={"code": "STEP_FAILED", "message": "secret \0"},
             ),
             FlowInputs(name, ["step"], {"secret": 3}, {"secret": 4}, {"team": name, "a:b": "ü"}),
+            gate_record(flow_id=name, work_id=f"{name}-good"),
+            approval_record(
+                ApprovalStatus.APPROVED,
+                approval_id=f"{name}-asked",
+                flow_id=name,
+                arguments={"secret": 7},
+                reviews=[{"by": "ada", "comment": "kept"}],
+                decided_at=OLD,
+            ),
         )
+        records.keys[f"workflow:{name}"] = KeyOwner(f"workflow:{name}", name, None, "digest", OLD, None)
+        records.deliveries[name] = Delivery(name, "s", name, "flow.failed", '{"secret":8}', 9, None, "given up", OLD)
         records.calls[f"{name}-bad"] = CancelCall(
             f"{name}-bad", name, "step", f"{name}-bad", "http://worker.test/", {}, 0, NOW
         )
@@ -117,6 +142,46 @@ async def test_a_flow_goes_with_everything_of_it(store: Store) -> None:
     assert [rows_of(store, table, "other") for table in TABLES] == before
     world = await load(store, Needs(flows={"old"}, work={"old-good"}))
     assert (world.find_flow("old"), world.find_work("old-good")) == (None, None)
+
+
+def step_key_of(name: str, flow_id: str, expires_at: int | None) -> KeyOwner:
+    return KeyOwner(f"step:{name}", flow_id, "step", None, OLD, expires_at)
+
+
+async def test_a_key_of_a_step_outlives_its_flow_for_its_window(store: Store) -> None:
+    await add_ended(store, "old")
+    given = [
+        step_key_of("lapsed", "old", NOW),
+        step_key_of("lasting", "old", NOW + 1),
+        step_key_of("ever", "old", None),
+    ]
+    await write(store, Written(keys={owner.key_id: owner for owner in given}))
+    assert await run(store, pruning("old")) == [[True]]
+    assert by_hand(place_of(store), "SELECT key_id FROM key_owners ORDER BY key_id") == [
+        ("step:ever",),
+        ("step:lasting",),
+    ]
+
+
+class GiveKey:
+    """Gives a key whose window has passed to another flow."""
+
+    def needs(self, needs: Needs) -> None:
+        needs.keys.add("step:k")
+
+    def decide(self, world: World, now: int) -> None:
+        assert world.find_key("step:k") == step_key_of("k", "old", OLD)
+        world.give_key(step_key_of("k", "new", None))
+
+
+@pytest.mark.parametrize("first", ["pruned", "given"])
+async def test_a_key_that_is_given_to_another_in_the_same_batch_is_his(store: Store, first: str) -> None:
+    await add_ended(store, "old")
+    await write(store, Written(keys={"step:k": step_key_of("k", "old", OLD)}))
+    commands = [pruning("old"), GiveKey()]
+    answers = await run(store, *(commands if first == "pruned" else reversed(commands)))
+    assert [True] in answers
+    assert by_hand(place_of(store), "SELECT flow_id FROM key_owners") == [("new",)]
 
 
 async def test_many_go_together(store: Store) -> None:
@@ -185,7 +250,7 @@ async def test_an_id_can_be_used_again(store: Store) -> None:
     assert started["flow_id"] == "flow"
     [refused] = await run(store, success("flow-good"))
     assert refused.code == "UNKNOWN_RECEIPT"
-    assert [rows_of(store, table, "flow") for table in TABLES] == [1, 1, 1, 1, 1, 1, 0]
+    assert [rows_of(store, table, "flow") for table in TABLES] == [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
 
 
 async def test_a_flow_that_somebody_else_removed_is_noticed(store: Store) -> None:
@@ -215,7 +280,11 @@ async def test_what_a_flow_carried_goes_and_the_rest_stays(store: Store) -> None
     assert rows_of(store, "journal", "old") == 0
     assert rows_of(store, "journal", "other") == 1
     assert rows_of(store, "flow_labels", "old") == 2
-    world = await load(store, Needs(work={"old-good", "old-bad"}))
+    kept = [rows_of(store, table, "old") for table in ("gates", "approvals", "key_owners", "deliveries")]
+    assert kept == [1, 1, 1, 0], "a message that nobody took is what it carried"
+    world = await load(store, Needs(work={"old-good", "old-bad"}, approvals={"old-asked"}))
+    asked = world.approval("old-asked")
+    assert (asked.status, asked.arguments, asked.reviews) == ("approved", None, [{"by": "ada", "comment": "kept"}])
     good, bad = world.work("old-good"), world.work("old-bad")
     assert (good.status, good.error, good.message) == ("succeeded", None, None)
     assert good.result == {"success": True, "outputs": {}, "error": None, "pruned": True}

@@ -19,7 +19,7 @@ QUICK = Backoff(tries=3, first=0.01, limit=0.01)
 
 def answer(**context: Any) -> Reply:
     known = {"gate_count": 1, "prior_output_available": False, "prior_output": None, **context}
-    return Reply(200, {"decision": "allow", "cached": False, "retry_context": known})
+    return Reply(200, {"decision": "allow", "work_status": "active", "retry_context": known})
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.testing.simulator import Simulator
 from tests.by_hand import by_hand
 from tests.journal import ENTRIES, events_of
-from tests.store.old_stores import OUTPUTS, WORK, old_rows
+from tests.store.old_stores import BEFORE_PLANS, OUTPUTS, WORK, old_rows
 from tests.store.records import DEFAULTS, NOW
 from tests.store.schemas import SqliteDatabase, versions
 
@@ -233,7 +233,7 @@ async def test_a_damaged_event_does_not_stand_in_the_way(tmp_path: Path) -> None
 
 async def aged(path: Path) -> list[dict[str, Any]]:
     """Make a file of version 1 with the flows of the time before plans, as the engine then would have; its events."""
-    tables = old_rows(numbered=True)
+    tables = old_rows(BEFORE_PLANS, numbered=True)
     events = events_of(tables.pop("journal")[1])
     columns = ("type", "at", "flow_id", "step_id", "work_id", "attempt")
     rows = [(*(event[name] for name in columns), dump_json(event["data"]).decode()) for event in events]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.states import (
+    APPROVAL_MOVES,
     FINAL_FLOWS,
     FINAL_STEPS,
     FINAL_WORK,
@@ -19,10 +20,12 @@ from counterfoil.domain.states import (
     REDRIVEN_STEPS,
     STEP_MOVES,
     WORK_MOVES,
+    ApprovalStatus,
     FlowStatus,
     IllegalMove,
     StepStatus,
     WorkStatus,
+    check_approval_move,
     check_flow_move,
     check_step_move,
     check_work_move,
@@ -43,6 +46,9 @@ FLOW = """
 active -> completed failed cancelled compensating
 compensating -> failed cancelled
 """
+APPROVAL = """
+pending -> approved rejected expired void
+"""
 
 
 def moves_in(text: str) -> set[tuple[str, str]]:
@@ -56,8 +62,13 @@ def moves_of(table: Mapping[Any, frozenset[Any]]) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("table", "statuses", "text"),
-    [(WORK_MOVES, WorkStatus, WORK), (STEP_MOVES, StepStatus, STEP), (FLOW_MOVES, FlowStatus, FLOW)],
-    ids=["work", "step", "flow"],
+    [
+        (WORK_MOVES, WorkStatus, WORK),
+        (STEP_MOVES, StepStatus, STEP),
+        (FLOW_MOVES, FlowStatus, FLOW),
+        (APPROVAL_MOVES, ApprovalStatus, APPROVAL),
+    ],
+    ids=["work", "step", "flow", "approval"],
 )
 def test_a_table_has_the_moves_of_the_design_and_no_others(
     table: Mapping[Any, frozenset[Any]], statuses: type[StrEnum], text: str
@@ -68,8 +79,13 @@ def test_a_table_has_the_moves_of_the_design_and_no_others(
 
 @pytest.mark.parametrize(
     ("table", "check"),
-    [(WORK_MOVES, check_work_move), (STEP_MOVES, check_step_move), (FLOW_MOVES, check_flow_move)],
-    ids=["work", "step", "flow"],
+    [
+        (WORK_MOVES, check_work_move),
+        (STEP_MOVES, check_step_move),
+        (FLOW_MOVES, check_flow_move),
+        (APPROVAL_MOVES, check_approval_move),
+    ],
+    ids=["work", "step", "flow", "approval"],
 )
 def test_the_check_lets_through_what_the_table_has(
     table: Mapping[Any, frozenset[Any]], check: Callable[[Any, Any], None]

@@ -70,7 +70,7 @@ def _obstacle(answer: GateAnswer) -> str | None:
         return f"step {step_id} is blocked; ask with --reevaluate when the reason is gone"
     if answer["decision"] == "require_approval":
         return f"step {step_id} waits for people; `counterfoil approvals show {approval_id}` shows what they are asked"
-    if answer["cached"] and answer["retry_context"]["prior_output_available"]:
+    if answer["work_status"] == "succeeded":
         return f"step {step_id} is done already; use its output"
     return None
 

@@ -39,7 +39,8 @@ _STATES_IN_ORDER = ("succeeded", "failed", "cancelled", "active", "not_completed
 def flow_lines(flow: Flow, now: datetime, width: int = 80) -> list[str]:
     """The graph of a flow with the state of each step, and what is undone of it."""
     plan = flow.get("plan")
-    order = [step_id for step_id in (plan["steps"] if plan else flow["steps"]) if step_id in flow["steps"]]
+    planned = plan["steps"] if plan else []
+    order = [step_id for step_id in planned or flow["steps"] if step_id in flow["steps"]]  # an agent's flow has no plan
     name_width = min(max(map(len, order), default=0), _WIDEST_NAME)
     lines: list[str] = []
     layers = layers_of(order, plan)

@@ -83,6 +83,7 @@ def show(connection: Connection, work_id: str, as_json: bool) -> None:
             ("status", status_text(item["status"])),
             ("attempt", str(item["attempt"])),
             ("waits for", waits_for({**item, "progress": None}) or None),
+            ("approval", item["hold"] if item["status"] == "held" else None),
             ("progress", None if item["progress"] is None else f"{item['progress']:.0%} {item.get('message') or ''}"),
             ("created", when(item.get("created_at"))),
             ("recorded", when(item.get("recorded_at")) or None),

@@ -74,6 +74,7 @@ class GateAnswer(TypedDict):
     cached: bool
     decision_source: Literal["fresh", "cached"]
     work_id: str
+    work_status: str
     attempt: int
     claim: Claim | None
     approval_id: str | None

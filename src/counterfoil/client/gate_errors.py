@@ -59,6 +59,11 @@ class WorkflowTerminalError(Conflict):
         """Of the step that was asked for; None if it was never asked for before the end."""
         return cast("RetryContext | None", self.details.get("retry_context"))
 
+    @property
+    def same_input(self) -> bool:
+        """Whether what it tells is about the input that was asked for."""
+        return bool(self.details.get("same_input"))
+
 
 class IdempotencyKeyReusedError(Conflict):
     """This key has made another workflow, from another body."""

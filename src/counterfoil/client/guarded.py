@@ -80,6 +80,7 @@ class GuardedStep:
         self._reported = False
         self._prolonging: asyncio.Task[None] | None = None
         self._lost: ClientError | None = None
+        self._cancelling = 0
 
     async def complete(
         self,
@@ -90,8 +91,10 @@ class GuardedStep:
         cost_usd: float | None = None,
     ) -> None:
         """Report the outcome now, not only when the body ends. It is final: nothing that follows changes it."""
+        if output is not None and not isinstance(output, Mapping):
+            raise TypeError(f"the output of step {self.step_id} must be a mapping, not {type(output).__name__}")
         self.output = dict(output or {})
-        await self._stop_prolonging()
+        self._stop_prolonging()
         self._reported = True  # even if no answer comes: what follows must not call it a failure
         report = self._until_answered(
             lambda: self._client.complete_step(
@@ -121,11 +124,11 @@ class GuardedStep:
         if answer["decision"] == "require_approval":
             raise ApprovalRequired(answer)
         self.gate, self.retry_context = answer, answer["retry_context"]
-        if answer["cached"] and self.retry_context["prior_output_available"]:
+        if answer["work_status"] == "succeeded":
             self._reuse()
         elif self._lease is not None:
-            owner = asyncio.current_task()
-            assert owner is not None
+            owner = _this_task()
+            self._cancelling = owner.cancelling()
             self._prolonging = asyncio.create_task(self._prolong(owner, self._lease))
         return self
 
@@ -135,8 +138,9 @@ class GuardedStep:
     def _reuse_of_ended(self, ended: WorkflowTerminalError) -> None:
         """A run that is repeated as a whole, after its end, is given what its steps gave, and can do nothing else."""
         context = ended.retry_context
-        same_key = context is not None and context["idempotency_key"] == (self._key or "")
-        if context is None or not same_key or not context["prior_output_available"]:
+        if context is None or not context["prior_output_available"]:
+            raise ended
+        if not ended.same_input or context["idempotency_key"] != (self._key or ""):
             raise ended
         self.retry_context = context
         self._reuse()
@@ -164,7 +168,7 @@ class GuardedStep:
     async def _ask(self, options: GateOptions) -> GateAnswer:
         """The gate's answer; while another agent has claimed the step, it is waited for as long as was said."""
         clock = asyncio.get_running_loop().time
-        over = clock() + self._patience_with_agents
+        over, pause = clock() + self._patience_with_agents, FIRST_LOOK_SECONDS
         while True:
             try:
                 return await self._until_answered(
@@ -174,7 +178,8 @@ class GuardedStep:
                 left = over - clock()
                 if left <= 0:
                     raise
-                await asyncio.sleep(min(left, LONGEST_LOOK_SECONDS, _until(claimed.lease_expires_at)))
+                await asyncio.sleep(min(left, pause, _until(claimed.lease_expires_at)))
+                pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
 
     async def _after_review(self, answer: GateAnswer, patience: float) -> GateAnswer:
         """The gate's answer once people have decided, or the one there is when patience ends."""
@@ -203,7 +208,7 @@ class GuardedStep:
         except ClaimLostError:  # it may have lapsed while nobody answered; whoever asks first has it then
             options: GateOptions = {**self._options, "retry_policy": "idempotent"}
             answer = await self._client.gate(self.workflow_id, self.step_id, **options)
-            if answer["decision"] != "allow" or answer["retry_context"]["prior_output_available"]:
+            if answer["decision"] != "allow" or answer["work_status"] == "succeeded":
                 raise
         else:
             if sign["cancel_requested"]:
@@ -222,29 +227,29 @@ class GuardedStep:
                 owner.cancel()
                 return
 
-    async def _stop_prolonging(self) -> None:
+    def _stop_prolonging(self) -> None:
         if self._prolonging is not None:
             self._prolonging.cancel()
-            await asyncio.gather(self._prolonging, return_exceptions=True)
             self._prolonging = None
+
+    def _was_lost(self) -> bool:
+        """Whether the body was cancelled because the claim is lost, and for no other reason."""
+        return self._lost is not None and _this_task().uncancel() <= self._cancelling
 
     # -- the report ----------------------------------------------------------------------------
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stop_prolonging()
-        if error is None:
-            prior = self.retry_context["prior_output"] or {}
-            if not self._reported and not (self.done and self.output == prior):
-                await self.complete(self.output)
-            return
-        if isinstance(error, asyncio.CancelledError) and self._lost is not None:
-            owner = asyncio.current_task()
-            assert owner is not None
-            owner.uncancel()
+        self._stop_prolonging()
+        if self._was_lost() and isinstance(error, asyncio.CancelledError):
+            assert self._lost is not None
             raise self._lost from None
-        if not self._reported and not self.done and isinstance(error, Exception | asyncio.CancelledError):
+        if error is None:
+            reused = self.done and self.output == (self.retry_context["prior_output"] or {})
+            if not self._reported and not reused:
+                await self.complete(self.output)
+        elif not self._reported and not self.done and isinstance(error, Exception | asyncio.CancelledError):
             await _seen_through(self._report_failure(error))
 
     async def _report_failure(self, error: BaseException) -> None:
@@ -253,11 +258,12 @@ class GuardedStep:
         text = "the agent was stopped while it ran the step" if cancelled else f"{type(error).__name__}: {error}"
         text = text[:LONGEST_ERROR].replace("\0", " ").encode("utf-8", "replace").decode()
         retriable = not isinstance(error, StepFailed)
+        holder = None if self._lease is None else self._options.get("holder")
         try:
             async with asyncio.timeout(LAST_REPORT_SECONDS):
                 await self._until_answered(
                     lambda: self._client.fail_step(
-                        self.workflow_id, self.step_id, text, retriable=retriable, key=self._key
+                        self.workflow_id, self.step_id, text, retriable=retriable, key=self._key, holder=holder
                     )
                 )
         except (ClientError, TimeoutError) as unreported:
@@ -289,6 +295,12 @@ async def _seen_through(report: Coroutine[Any, Any, Any]) -> None:
         elif not sending.cancelled() and (unreported := sending.exception()) is not None:
             logger.warning("a report could not be delivered: %r", unreported)
         raise
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    return task
 
 
 def _until(moment: str) -> float:

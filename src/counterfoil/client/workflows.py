@@ -176,9 +176,13 @@ class WorkflowCalls(Wire):
         *,
         retriable: bool | None = None,
         key: str | None = None,
+        holder: str | None = None,
     ) -> bool:
-        """Report an attempt that failed; the step is still to be done. True: that was recorded before."""
-        failure = {"success": False, "error": error, "retriable": retriable, "idempotency_key": key}
+        """Report an attempt that failed; the step is still to be done. True: that was recorded before.
+
+        ``holder``: whose claim it was under; if another has claimed the step meanwhile, it does not count.
+        """
+        failure = {"success": False, "error": error, "retriable": retriable, "idempotency_key": key, "holder": holder}
         return await self._report(workflow_id, step_id, failure)
 
     async def prolong_claim(

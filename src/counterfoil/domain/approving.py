@@ -19,6 +19,9 @@ from counterfoil.domain.time import rfc3339
 from counterfoil.domain.view import FlowView
 from counterfoil.domain.work import fail, work_event
 
+NOBODY = "local"
+"""Who asks and decides where no keys are set: there nobody can be told from anybody else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -56,7 +59,7 @@ def ask_people(view: FlowView, work: Work, question: Question, ruling: Ruling, n
 def approve(view: FlowView, approval: Approval, reviewer: str, comment: str | None, now: int) -> Approval:
     """One more person agrees; with the last that is needed the item may go ahead, once."""
     _refuse_if_decided(approval, now)
-    if approval.separate_requester and reviewer in (approval.requester, _starter(view, approval)):
+    if approval.separate_requester and reviewer in (approval.requester or NOBODY, _starter(view, approval) or NOBODY):
         raise SelfApproval(approval_id=approval.approval_id)
     if any(review["by"] == reviewer for review in approval.reviews):
         raise SameReviewer(approval_id=approval.approval_id, approvals_needed=approval.approvals)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from counterfoil.domain.canonical import same_json
-from counterfoil.domain.errors import CompletionConflict, StepNotAllowed, UnknownStep, WorkflowTerminal
+from counterfoil.domain.errors import ClaimLost, CompletionConflict, StepNotAllowed, UnknownStep, WorkflowTerminal
 from counterfoil.domain.events import EventType
 from counterfoil.domain.gate_calls import WORKFLOW_STATUS, workflow
 from counterfoil.domain.gate_requests import CompleteStep
@@ -26,6 +26,7 @@ def complete(view: FlowView, flow_id: str, step_id: str, report: CompleteStep, n
     if _is_repeated(view, gate, work, report):
         return True
     _refuse(flow, gate, work)
+    _refuse_stale(gate, work, report)
     if report.success:
         result = {"success": True, "outputs": report.output, "error": None}
         data = {"result": result, "via": "complete", "usage": report.usage()}
@@ -48,7 +49,8 @@ def _is_repeated(view: FlowView, gate: Gate, work: Work, report: CompleteStep) -
         if gate.completed_work_id is None or gate.standing is Decision.ALLOW:
             return False
         work = view.work(gate.completed_work_id)
-    return same_json((work.result or {}).get("outputs") or {}, report.output or {})
+    recorded = work.result or {}
+    return not recorded.get("pruned") and same_json(recorded.get("outputs") or {}, report.output or {})
 
 
 def _refuse(flow: Flow, gate: Gate, work: Work) -> None:
@@ -60,6 +62,15 @@ def _refuse(flow: Flow, gate: Gate, work: Work) -> None:
         raise WorkflowTerminal(f"the workflow has ended: it is {status}", **ids, status=status)
     if gate.standing is not Decision.ALLOW:
         raise StepNotAllowed(**ids, decision=gate.standing, approval_id=gate.approval_id)
+
+
+def _refuse_stale(gate: Gate, work: Work, report: CompleteStep) -> None:
+    """A failure of one whose claim has passed to another: it must not end what the other one is at.
+
+    A success is taken from anybody: what has happened has happened.
+    """
+    if not report.success and report.holder is not None and report.holder != gate.holder:
+        raise ClaimLost(workflow_id=gate.flow_id, step_id=gate.step_id, work_status=work.status)
 
 
 def _tried(view: FlowView, work: Work, report: CompleteStep, now: int) -> None:

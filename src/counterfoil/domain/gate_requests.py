@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+    model_validator,
+)
 
 from counterfoil.domain.canonical import digest
 from counterfoil.domain.durations import parse_duration
@@ -23,9 +33,17 @@ LongText = Annotated[StrictStr, Field(max_length=4096, pattern=_TEXT)]
 Key = Annotated[StrictStr, Field(max_length=MOST_KEY_CHARACTERS, pattern=_TEXT)]
 Tokens = Annotated[StrictInt, Field(ge=0, le=10**15)]
 Dollars = Annotated[float, Field(ge=0, le=10**12, strict=True)]
+
+
+def _window(given: Any) -> int | None:
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise ValueError("must be a text such as 24h, or forever")  # noqa: TRY004 (pydantic makes an error of it)
+    return None if given == "forever" else parse_duration(given)
+
+
 Window = Annotated[
     int | None,
-    BeforeValidator(lambda value: None if value == "forever" else parse_duration(value)),
+    BeforeValidator(_window),
     WithJsonSchema({"type": "string", "examples": ["24h", "7d", "forever"]}),
 ]
 """Milliseconds, or for ever."""
@@ -51,6 +69,18 @@ class CreateWorkflow(_Message):
     idempotency_scope: Scope = "step"
     """Of the keys of its steps: ``global`` makes each unique across workflows, for the window."""
     idempotency_window: Window = DEFAULT_WINDOW_MS
+
+    @model_validator(mode="after")
+    def _has_labels_of_its_own(self) -> Self:
+        told = self.told()
+        if any(self.labels.get(name, value) != value for name, value in told.items()):
+            raise ValueError(f"labels: {', '.join(told)} are labels that a workflow has by itself")
+        return self
+
+    def told(self) -> dict[str, str]:
+        """What a workflow is found by, beside the labels that it was given."""
+        told = {"workflow_name": self.workflow_name, "source": self.source, "trace_id": self.trace_id}
+        return {name: value for name, value in told.items() if value is not None}
 
     def content(self) -> str:
         """By what two requests with one key are known to be the same."""
@@ -88,7 +118,8 @@ class GateRequest(_Message):
     retry_policy: Literal["idempotent", "reevaluate"] = "idempotent"
     idempotency_key: Key | None = None
     idempotency_scope: Scope | None = None
-    idempotency_window: Window | None = None
+    idempotency_window: Window = DEFAULT_WINDOW_MS
+    """If it is given; else that of the workflow holds."""
     on_duplicate: Literal["refuse", "replay"] = "refuse"
     claim: ClaimRequest | None = None
 
@@ -98,10 +129,13 @@ class GateRequest(_Message):
         return self.idempotency_key or ""
 
     def arguments(self) -> dict[str, Any]:
-        """What the step is about: what an approval shows."""
+        """What the step is about: what an approval shows, which must hide nothing."""
         if self.tool_context is None:
             return dict(self.step_input)
-        return {**self.step_input, "tool_context": self.tool_context.model_dump(mode="json")}
+        tool = self.tool_context.model_dump(mode="json")
+        if "tool_context" in self.step_input:
+            return {"step_input": self.step_input, "tool_context": tool}
+        return {**self.step_input, "tool_context": tool}
 
     def content(self) -> str:
         """By what two calls are known to ask the same: canonical, so the order of keys does not count."""
@@ -129,6 +163,8 @@ class CompleteStep(_Message):
     output: Annotated[dict[str, Any], Field(max_length=1024)] | None = None
     error: LongText | None = None
     retriable: StrictBool | None = None
+    holder: Annotated[ShortText, Field(min_length=1)] | None = None
+    """Of a failure: whose claim it was under. It does not count if another has the step by now."""
     tokens_in: Tokens | None = None
     tokens_out: Tokens | None = None
     cost_usd: Dollars | None = None

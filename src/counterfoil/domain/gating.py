@@ -26,7 +26,7 @@ from counterfoil.domain.guarding import blocked
 from counterfoil.domain.key_scopes import take_key
 from counterfoil.domain.model import GATED, Approval, Flow, Gate, Work
 from counterfoil.domain.policy_set import Ruling, Subject
-from counterfoil.domain.retry_context import attempt_of, retry_context
+from counterfoil.domain.retry_context import attempt_of, recorded_output, retry_context
 from counterfoil.domain.rulings import held_again
 from counterfoil.domain.settle import settle
 from counterfoil.domain.states import FINAL_FLOWS, FINAL_WORK, ApprovalStatus, Decision, WorkStatus
@@ -73,8 +73,9 @@ def ask(view: FlowView, call: GateCall, now: int) -> dict[str, Any]:
 
 
 def _refuse_ended(view: FlowView, call: GateCall, flow: Flow, gate: Gate | None) -> None:
-    known = None
+    known = same_input = None
     if gate is not None:
+        same_input = gate.input_digest == call.request.content()
         known = retry_context(gate, gate.decision, _prior_output(view, call, gate), counted=False)
     status = WORKFLOW_STATUS[flow.status]
     raise WorkflowTerminal(
@@ -82,6 +83,7 @@ def _refuse_ended(view: FlowView, call: GateCall, flow: Flow, gate: Gate | None)
         workflow_id=call.flow_id,
         step_id=call.step_id,
         status=status,
+        same_input=same_input,
         retry_context=known,
     )
 
@@ -282,9 +284,7 @@ def _prior_output(view: FlowView, call: GateCall, gate: Gate) -> dict[str, Any] 
     """What the last completion gave, if the call asked for it."""
     if not call.include_prior_output or gate.completed_work_id is None:
         return None
-    result = view.work(gate.completed_work_id).result or {}
-    output: dict[str, Any] | None = result.get("outputs")
-    return output
+    return recorded_output(view.work(gate.completed_work_id))
 
 
 def _answer(view: FlowView, call: GateCall, before: Decision | None, *, cached: bool) -> dict[str, Any]:
@@ -303,6 +303,7 @@ def _answer(view: FlowView, call: GateCall, before: Decision | None, *, cached: 
         "cached": cached,
         "decision_source": "cached" if cached else "fresh",
         "work_id": work.work_id,
+        "work_status": work.status,
         "attempt": work.attempt,
         "claim": None,
         "approval_id": gate.approval_id,

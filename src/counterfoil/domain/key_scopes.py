@@ -10,7 +10,8 @@ from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.gate_calls import GateCall
 from counterfoil.domain.gate_requests import DEFAULT_WINDOW_MS, GateRequest
 from counterfoil.domain.model import KeyOwner
-from counterfoil.domain.retry_context import retry_context
+from counterfoil.domain.retry_context import recorded_output, retry_context
+from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.view import FlowView
 
 
@@ -52,12 +53,11 @@ def _replay(view: FlowView, call: GateCall, owner: KeyOwner, now: int) -> dict[s
     """What another workflow's step with the same key gave: that is what this one would have done again."""
     ids: dict[str, Any] = {"workflow_id": owner.flow_id, "step_id": owner.step_id}
     gate = view.find_gate(owner.flow_id, owner.step_id or "")
-    if call.request.on_duplicate != "replay" or gate is None or gate.completed_work_id is None:
-        recorded = gate is not None and gate.completed_work_id is not None
-        raise IdempotencyKeyInUse(**ids, completed=recorded)
-    output = (view.work(gate.completed_work_id).result or {}).get("outputs")
+    done = None if gate is None or gate.completed_work_id is None else view.work(gate.completed_work_id)
+    if call.request.on_duplicate != "replay" or gate is None or done is None or (done.result or {}).get("pruned"):
+        raise IdempotencyKeyInUse(**ids, completed=done is not None)
     view.record(Event(EventType.GATE_REPLAYED, now, call.flow_id, call.step_id, data={"owner": ids, "by": call.caller}))
-    context = retry_context(gate, gate.decision, output, counted=False)
+    context = retry_context(gate, gate.decision, recorded_output(done), counted=False)
     return {
         "decision": gate.standing,
         "workflow_id": call.flow_id,
@@ -68,7 +68,8 @@ def _replay(view: FlowView, call: GateCall, owner: KeyOwner, now: int) -> dict[s
         "policies_matched": [],
         "cached": True,
         "decision_source": "cached",
-        "work_id": gate.completed_work_id,
+        "work_id": done.work_id,
+        "work_status": WorkStatus.SUCCEEDED,
         "attempt": 0,
         "claim": None,
         "approval_id": None,

@@ -125,7 +125,8 @@ class PolicySet:
         self._by_step_id: defaultdict[str, list[_Rule]] = defaultdict(list)
         self._by_glob: list[tuple[Callable[[str], bool], _Rule]] = []
         self._remembered: dict[tuple[str, str], tuple[_Rule, ...]] = {}
-        for rule in (_Rule(policy) for policy in given if policy.definition.enabled):
+        rules = [_Rule(policy) for policy in given if policy.definition.enabled]
+        for rule in sorted(rules, key=lambda rule: rule.rank):
             step_id = rule.definition.match.step_id
             if step_id is not None and not is_glob(step_id):
                 self._by_step_id[step_id].append(rule)
@@ -159,8 +160,10 @@ class PolicySet:
         key = (step_id, step_type)
         rules = self._remembered.get(key)
         if rules is None:
-            concerned = [*self._by_step_id.get(step_id, ()), *(rule for fits, rule in self._by_glob if fits(step_id))]
-            rules = tuple(sorted((rule for rule in concerned if rule.fits_type(step_type)), key=lambda rule: rule.rank))
+            concerned = [rule for fits, rule in self._by_glob if fits(step_id)]
+            if own := self._by_step_id.get(step_id):
+                concerned = sorted([*own, *concerned], key=lambda rule: rule.rank)
+            rules = tuple(rule for rule in concerned if rule.fits_type(step_type))
             if len(self._remembered) >= MAX_REMEMBERED:
                 self._remembered.clear()
             self._remembered[key] = rules

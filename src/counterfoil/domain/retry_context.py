@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.domain.model import Gate
+from counterfoil.domain.model import Gate, Work
 from counterfoil.domain.policy_set import Attempt
 from counterfoil.domain.states import Decision
 from counterfoil.domain.time import optional_rfc3339, rfc3339
@@ -18,6 +18,12 @@ def prior_completion_status(gate_count: int, completion_count: int) -> str:
     if gate_count <= 1:
         return "none"
     return "completed" if completion_count else "gated_not_completed"
+
+
+def recorded_output(work: Work) -> dict[str, Any] | None:
+    """What a completion gave; None: nothing, or it is no longer kept."""
+    result = work.result or {}
+    return None if result.get("pruned") else result.get("outputs")
 
 
 def retry_context(

@@ -33,9 +33,6 @@ def create(view: FlowView, flow_id: str, request: CreateWorkflow, caller: str, n
                 raise IdempotencyKeyReused(workflow_id=owner.flow_id)
             return owner.flow_id, False
         view.give_key(KeyOwner(own, flow_id, None, request.content(), now, None))
-    labels = {"workflow_name": request.workflow_name, "source": request.source}
-    if request.trace_id is not None:
-        labels["trace_id"] = request.trace_id
     options: dict[str, Any] = {
         "workflow_name": request.workflow_name,
         "source": request.source,
@@ -45,7 +42,7 @@ def create(view: FlowView, flow_id: str, request: CreateWorkflow, caller: str, n
     }
     if request.idempotency_scope == "global":
         options["key_scope"] = {"window_ms": request.idempotency_window}
-    inputs = FlowInputs(flow_id, [], {}, request.metadata, {**labels, **request.labels}, options)
+    inputs = FlowInputs(flow_id, [], {}, request.metadata, {**request.told(), **request.labels}, options)
     data = {
         "goals": [],
         "plan": COOPERATIVE,

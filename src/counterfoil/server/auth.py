@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import web
 
+from counterfoil.domain.approving import NOBODY
 from counterfoil.domain.errors import Forbidden, Unauthenticated
 from counterfoil.settings import ROLES, ApiKey, Role
 
@@ -25,8 +26,6 @@ OPERATORS: frozenset[Role] = frozenset({"operator", "admin"})
 REVIEWERS: frozenset[Role] = frozenset({"reviewer", "admin"})
 ADMINS: frozenset[Role] = frozenset({"admin"})
 
-NOBODY = "local"
-"""Who asks where no keys are set: whoever can reach loopback."""
 CALLER: web.RequestKey[str] = web.RequestKey("caller", str)
 """Whose key a request came with: who starts, asks, reviews and changes is told by it, never by a body."""
 
@@ -85,7 +84,7 @@ class Guard:
         """The name of the key that asks. ``roles`` may use the route; None: everybody may."""
         self._refuse_foreign_pages(request)
         if roles is None or not self._keys or (open_on_loopback and is_local(request)):
-            return NOBODY
+            return NOBODY  # whoever can reach loopback
         given = request.headers.getall("Authorization", [])
         key = self._keys.key_of(given[0]) if len(given) == 1 else None
         if key is None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from counterfoil.domain.states import ApprovalStatus, Decision
+from counterfoil.domain.states import ApprovalStatus, Decision, WorkStatus
 from counterfoil.server.answers import Document, Values
 
 WorkflowStatus = Literal["in_progress", "completed", "failed", "aborted"]
@@ -59,6 +59,8 @@ class GateAnswer(Document):
     policies_matched: list[PolicyMatch]
     cached: bool
     decision_source: Literal["fresh", "cached"]
+    work_id: str
+    work_status: Annotated[WorkStatus, Field(description="`succeeded`: this very step is done, with this very input")]
     claim: Claim | None
     approval_id: str | None
     approval_status: ApprovalStatus | None

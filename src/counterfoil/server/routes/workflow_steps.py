@@ -120,6 +120,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
                 errors.IdempotencyKeyMismatch,
                 errors.StepNotAllowed,
                 errors.CompletionConflict,
+                errors.ClaimLost,
                 *BODY_ERRORS,
             ),
             roles=OPERATORS,

@@ -1,0 +1,52 @@
+"""The reference of the gate names every field that goes over the wire, every field of policies, and every operator."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+from counterfoil.domain.gate_requests import (
+    ClaimRequest,
+    CompleteStep,
+    CreateWorkflow,
+    GateRequest,
+    ProlongClaim,
+    ToolContext,
+)
+from counterfoil.domain.policies import PolicyAction, PolicyDefinition, PolicyMatch
+from counterfoil.domain.policy_conditions import Operator
+from counterfoil.domain.policy_fields import FIELD_NAMES
+from counterfoil.server.control_answers import ApprovalDocument, ClaimProlonged, GateAnswer, RetryContext
+from tests.pages import ROOT
+
+PAGE = (ROOT / "docs" / "reference" / "gate.md").read_text("utf-8")
+NAMED = set(re.findall(r"`([^`\n]+)`", PAGE))
+
+MODELS = (
+    CreateWorkflow,
+    GateRequest,
+    ToolContext,
+    ClaimRequest,
+    CompleteStep,
+    ProlongClaim,
+    PolicyDefinition,
+    PolicyMatch,
+    GateAnswer,
+    ClaimProlonged,
+    RetryContext,
+    ApprovalDocument,
+)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_field_has_its_place(model: type[BaseModel]) -> None:
+    assert not set(model.model_fields) - NAMED
+
+
+def test_policies_can_be_written_from_it() -> None:
+    assert not {f"action.{name}" for name in PolicyAction.model_fields} - NAMED
+    assert not set(FIELD_NAMES) - NAMED
+    assert not set(get_args(Operator)) - NAMED
