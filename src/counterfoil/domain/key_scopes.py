@@ -11,7 +11,7 @@ from counterfoil.domain.gate_calls import GateCall
 from counterfoil.domain.gate_requests import DEFAULT_WINDOW_MS, GateRequest
 from counterfoil.domain.model import KeyOwner
 from counterfoil.domain.retry_context import recorded_output, retry_context
-from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.states import Decision, WorkStatus
 from counterfoil.domain.view import FlowView
 
 
@@ -59,7 +59,7 @@ def _replay(view: FlowView, call: GateCall, owner: KeyOwner, now: int) -> dict[s
     view.record(Event(EventType.GATE_REPLAYED, now, call.flow_id, call.step_id, data={"owner": ids, "by": call.caller}))
     context = retry_context(gate, gate.decision, recorded_output(done), counted=False)
     return {
-        "decision": gate.standing,
+        "decision": Decision.ALLOW,  # as it was allowed when it was done
         "workflow_id": call.flow_id,
         "step_id": call.step_id,
         "decision_id": gate.decision_id,
