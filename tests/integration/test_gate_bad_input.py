@@ -141,7 +141,7 @@ ODD = ["%00", "%ED%A0%80", "a%2Fb", "x" * 200, "%F0%9F%92%B8", "'--", "a%20b", "
 
 @pytest.mark.parametrize("odd", ODD)
 async def test_odd_ids(house: Gatehouse, odd: str) -> None:
-    """A workflow that cannot be is not there, and a step that cannot be is said to be wrong; who only looks finds none."""
+    """A workflow that cannot be is not there, and a step that cannot be is said to be wrong; who looks finds none."""
     agent = await house.agent()
     nobody = Agent(house.api, odd, "")
     replies = [
