@@ -313,3 +313,19 @@ async def test_what_happens_at_one_moment_is_decided_one_after_the_other(team: T
         assert replies[0].ok()["decision"] == "require_approval"
         assert sum(reply.status == 200 for reply in (replies[1], replies[4])) <= 1
         assert (await team["ada"].request("DELETE", "/api/v1/policies/looks")).status == 204
+
+
+async def test_who_always_reevaluates_gets_through_once_for_each_approval(team: Team) -> None:
+    agent = team["olga"]
+    workflow_id, approval_id = await held(team)
+    (await approve(team["rita"], approval_id)).ok()
+    answer = await again(agent, workflow_id, step_input=INPUT)
+    assert (answer["decision"], answer["decision_source"], answer["approval_id"]) == ("allow", "fresh", approval_id)
+    assert answer["reason"].startswith("Approved by rita")
+    assert (await complete(agent, workflow_id, success=False, error="the bank is closed")).status == 204
+    answer = await again(agent, workflow_id, step_input=INPUT)
+    assert answer["decision"] == "require_approval", "they agreed to one attempt, and that was made"
+    (await approve(team["rita"], answer["approval_id"])).ok()
+    await put_policy(team["ada"], "closed", {"name": "closed", "action": {"type": "block", "reason": "closed today"}})
+    answer = await again(agent, workflow_id, step_input=INPUT)
+    assert (answer["decision"], answer["reason"]) == ("block", "closed today")

@@ -113,6 +113,11 @@ class Gatekeeper:
                 raise Refusal("APPROVAL_HOLD")
             if question.status == "expired" and verdict == "allow":
                 verdict = "require_approval"
+            if question.status == "approved" and step.item == "cleared" and verdict == "require_approval":
+                step.holder = None
+                step.grant(claim, now)
+                step.standing = "allow"
+                return
         if verdict == "block":
             if step.item in (*OPEN, "none"):
                 step.end("blocked")

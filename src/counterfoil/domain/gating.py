@@ -27,7 +27,7 @@ from counterfoil.domain.key_scopes import take_key
 from counterfoil.domain.model import GATED, Approval, Flow, Gate, Work
 from counterfoil.domain.policy_set import Ruling, Subject
 from counterfoil.domain.retry_context import attempt_of, recorded_output, retry_context
-from counterfoil.domain.rulings import held_again
+from counterfoil.domain.rulings import after_people
 from counterfoil.domain.settle import settle
 from counterfoil.domain.states import FINAL_FLOWS, FINAL_WORK, ApprovalStatus, Decision, WorkStatus
 from counterfoil.domain.time import optional_rfc3339, rfc3339
@@ -170,13 +170,15 @@ def _evaluate(view: FlowView, call: GateCall, gate: Gate | None, now: int) -> No
     request = call.request
     digest = request.content()
     ruling = view.policies().evaluate(_subject(view, call, gate, now))
+    holder = approval_id = None
     if gate is not None and gate.approval_id is not None:
         approval = view.approval(gate.approval_id)
         _refuse_held(gate, approval, digest)
-        if approval.status is ApprovalStatus.EXPIRED and approval.digest == digest:
-            ruling = held_again(ruling, approval)
+        if approval.digest == digest:
+            unused = view.work(gate.work_id).hold == approval.approval_id
+            approval_id = approval.approval_id if unused and ruling.decision is Decision.REQUIRE_APPROVAL else None
+            ruling = after_people(ruling, approval, unused=unused)
     work = _item_for(view, call, gate, digest, ruling, now)
-    holder = approval_id = None
     if ruling.decision is Decision.BLOCK:
         if work.status not in FINAL_WORK:
             view.record(blocked(work, ruling, now))

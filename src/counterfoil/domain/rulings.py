@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from counterfoil.domain.model import Approval
 from counterfoil.domain.policy_set import Ruling, Terms, strictest
-from counterfoil.domain.states import Decision
+from counterfoil.domain.states import ApprovalStatus, Decision
 from counterfoil.domain.steps import StepApproval
 
 
@@ -20,15 +20,21 @@ def with_control(ruling: Ruling, control: StepApproval) -> Ruling:
     return replace(ruling, decision=Decision.REQUIRE_APPROVAL, reason=reason, terms=terms)
 
 
-def held_again(ruling: Ruling, expired: Approval) -> Ruling:
-    """Nobody answered in time: who asks once more, about the same, is not told less than to wait for people."""
-    if ruling.decision is not Decision.ALLOW:
+def after_people(ruling: Ruling, approval: Approval, *, unused: bool) -> Ruling:
+    """What the policies say, asked again about the same, counts together with what people said, or did not say.
+
+    Who agreed has agreed to one attempt: that is allowed, if it was not made yet (``unused``), unless a policy blocks
+    it. If nobody answered in time, the answer is not less than to wait for people.
+    """
+    if approval.status is ApprovalStatus.APPROVED and unused and ruling.decision is Decision.REQUIRE_APPROVAL:
+        return replace(ruling, decision=Decision.ALLOW, terms=None)
+    if approval.status is not ApprovalStatus.EXPIRED or ruling.decision is not Decision.ALLOW:
         return ruling
     terms = Terms(
-        approvals=expired.approvals,
-        expires_in_ms=expired.expires_at - expired.requested_at,
-        separate_requester=expired.separate_requester,
-        severity=expired.severity,
+        approvals=approval.approvals,
+        expires_in_ms=approval.expires_at - approval.requested_at,
+        separate_requester=approval.separate_requester,
+        severity=approval.severity,
     )
-    reason = expired.reason or "an earlier approval of the same step expired"
+    reason = approval.reason or "an earlier approval of the same step expired"
     return replace(ruling, decision=Decision.REQUIRE_APPROVAL, reason=reason, terms=terms)

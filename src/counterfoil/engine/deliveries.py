@@ -171,8 +171,8 @@ class Notifier:
             )
             self._metrics.delivered(outcome.word)
             await recorded(self._commit, RecordDelivery(delivery.delivery_id, until, outcome))
-            if outcome.status == GONE:
-                await recorded(self._commit, DisableSubscription(subscription_id, url))
+            if outcome.status == GONE and await recorded(self._commit, DisableSubscription(subscription_id, url)):
+                log.warning("subscription_disabled", subscription_id=subscription_id, reason=outcome.note)
         except Exception:  # it is made again when its time in hand is over
             log.exception("delivery_failed", subscription_id=subscription_id, delivery_id=delivery.delivery_id)
             return
