@@ -141,7 +141,7 @@ ODD = ["%00", "%ED%A0%80", "a%2Fb", "x" * 200, "%F0%9F%92%B8", "'--", "a%20b", "
 
 @pytest.mark.parametrize("odd", ODD)
 async def test_odd_ids(house: Gatehouse, odd: str) -> None:
-    """A workflow that cannot be is not there, and a step that cannot be is said to be wrong."""
+    """A workflow that cannot be is not there, and a step that cannot be is said to be wrong; who looks finds none."""
     agent = await house.agent()
     nobody = Agent(house.api, odd, "")
     replies = [
@@ -161,6 +161,7 @@ async def test_odd_ids(house: Gatehouse, odd: str) -> None:
     for reply in replies:
         assert reply.status in (400, 404, 405, 422), reply.content
         assert reply.code
+    assert (await house.api.get(f"{agent.path}/steps/{odd}")).status in (400, 404), "as the document says"
     assert (await agent.workflow())["steps"] == []
 
 

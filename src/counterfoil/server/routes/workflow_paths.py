@@ -25,9 +25,12 @@ def workflow_id_of(request: web.Request) -> str:
     return workflow_id
 
 
-def step_id_of(request: web.Request) -> str:
+def step_id_of(request: web.Request, *, known: bool = False) -> str:
+    """The step id of the path. ``known``: one that no step can have is unknown, and not at fault."""
     step_id = request.match_info["step_id"]
     if not _STEP_ID.fullmatch(step_id):
+        if known:
+            raise errors.UnknownStep
         fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
         raise errors.InvalidInput("the step id is not valid", errors=[{"place": "step_id", "message": fault}])
     return step_id

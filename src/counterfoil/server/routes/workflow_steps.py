@@ -45,7 +45,8 @@ def _gate_routes(engine: EngineFacade) -> list[Route]:
         )
 
     async def get_workflow_step(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.workflow_step(workflow_id_of(request), step_id_of(request)))
+        workflow_id, step_id = workflow_id_of(request), step_id_of(request, known=True)
+        return json_response(await engine.control.queries.workflow_step(workflow_id, step_id))
 
     return [
         Route(
