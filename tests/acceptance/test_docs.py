@@ -142,9 +142,41 @@ async def eventful_plans(api: Api, endpoint: StepEndpoint) -> list[str]:
     return [fanned, skipped, outer, child, around, revived, waited, redriven, stopped]
 
 
+async def eventful_gates(api: Api) -> list[str]:
+    """Workflows with all that the gate and people can say."""
+
+    async def begin() -> str:
+        created = await api.post("/api/v1/workflows", {"workflow_name": "w", "idempotency_scope": "global"})
+        workflow_id: str = created.ok(201)["workflow_id"]
+        return workflow_id
+
+    async def ask(workflow_id: str, step_id: str, **fields: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = (await api.post(f"/api/v1/workflows/{workflow_id}/steps/{step_id}/gate", fields)).ok()
+        return answer
+
+    async def held(step_id: str, **terms: Any) -> str:
+        policy = {"name": step_id, "match": {"step_id": step_id}, "action": {"type": "require_approval", **terms}}
+        (await api.request("PUT", f"/api/v1/policies/{step_id}", json=policy)).ok(201)
+        return f"/api/v1/approvals/{(await ask(first, step_id))['approval_id']}"
+
+    first, second = await begin(), await begin()
+    await ask(first, "done", idempotency_key="k")
+    done = f"/api/v1/workflows/{first}/steps/done/complete"
+    for error in ("no", "not yet"):
+        await api.post(done, {"success": False, "error": error, "idempotency_key": "k"})
+    await api.post(done, {"output": {"a": 1}, "idempotency_key": "k"})
+    assert (await ask(second, "done", idempotency_key="k", on_duplicate="replay"))["replayed"]
+    (await api.post(f"{await held('yes')}/approve")).ok()
+    (await api.post(f"{await held('no')}/reject")).ok()
+    (await api.post(f"{await held('half', approvals=2)}/approve")).ok()
+    await held("late", expires_in="1s")
+    await api.until_event(first, "approval_expired")
+    return [first, second]
+
+
 async def test_the_journal_is_as_its_reference_says(api: Api, endpoint: StepEndpoint) -> None:
     """Flows that make every type of event at least once."""
-    flows = [*await eventful_attempts(api, endpoint), *await eventful_plans(api, endpoint)]
+    flows = [*await eventful_attempts(api, endpoint), *await eventful_plans(api, endpoint), *await eventful_gates(api)]
     documented = documented_data()
     events = [event for flow_id in flows for event in await api.events(flow_id)]
     assert {event["type"] for event in events} == set(documented)
