@@ -33,7 +33,7 @@ layers: $(INSTALLED_DEV) ## who may import whom
 	$(BIN)/lint-imports
 
 coverage: $(INSTALLED_DEV) ## all tests, with at least 95 % of domain and engine covered
-	$(BIN)/pytest -n 2 --cov --cov-report=
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=
 	$(BIN)/coverage report --include='src/counterfoil/domain/*,src/counterfoil/engine/*' --fail-under=95
 
 pytest: $(INSTALLED_DEV) ## some tests: make pytest ARGS="tests/unit -k settings"

@@ -61,17 +61,17 @@ class Size:
 
 
 QUICK = Size(
-    rounds=3,
-    turns=3,
-    completions=1_000,
-    flows=1_000,
-    latency_flows=100,
-    waiting=20_000,
-    claims=1_000,
-    in_flight=5_000,
-    many_items=300,
+    rounds=1,
+    turns=1,
+    completions=400,
+    flows=400,
+    latency_flows=50,
+    waiting=5_000,
+    claims=400,
+    in_flight=1_500,
+    many_items=200,
     chains=1,
-    gates=200,
+    gates=100,
 )
 Measure = Callable[[Size], Awaitable[list[Outcome]]]
 

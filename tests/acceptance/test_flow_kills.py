@@ -1,6 +1,6 @@
 """Random flows on nodes that are killed (kill -9) at random: they end as computed, and nothing done is done again.
 
-Five flows for each kill. ``CHAOS_CYCLES`` says how many kills (8 by default, 100 by ``make chaos``), ``CHAOS_SEED``
+Five flows for each kill. ``CHAOS_CYCLES`` says how many kills (6 by default, 100 by ``make chaos``), ``CHAOS_SEED``
 repeats a run as far as timing allows.
 """
 
@@ -25,7 +25,7 @@ from tests.acceptance.processes import EngineProcess, run_command
 from tests.eventually import elapsed
 from tests.wire import JSON
 
-CYCLES = int(os.environ.get("CHAOS_CYCLES", "8"))
+CYCLES = int(os.environ.get("CHAOS_CYCLES", "6"))
 FLOWS_PER_CYCLE = 5
 PAUSE_SECONDS = 0.05
 ENDED = ("work_succeeded", "work_failed", "work_cancelled")

@@ -13,7 +13,7 @@ from counterfoil.testing import StepEndpoint
 from tests.acceptance.conftest import ClientOf
 from tests.acceptance.processes import EngineProcess, environment, run_command
 
-SECONDS = 15
+SECONDS = 9
 LEFT_OUT = "positive_data_acceptance"
 """A document cannot say that a cursor must be one that a list has given, nor that inputs must fit a step."""
 

@@ -1,6 +1,6 @@
 """kill -9 under load, again and again: what anybody was told stays true, and everything comes to its end.
 
-``CHAOS_CYCLES`` says how often (6 by default), ``CHAOS_SEED`` repeats a run as far as timing allows.
+``CHAOS_CYCLES`` says how often (4 by default), ``CHAOS_SEED`` repeats a run as far as timing allows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.acceptance.ledger import compare
 from tests.acceptance.processes import EngineProcess, run_command
 from tests.eventually import elapsed
 
-CYCLES = int(os.environ.get("CHAOS_CYCLES", "6"))
+CYCLES = int(os.environ.get("CHAOS_CYCLES", "4"))
 CUSTOMERS = 24
 SECONDS_TO_THE_END = 60.0
 

@@ -16,7 +16,7 @@ from tests.property.machine import EngineMachine
 
 pytestmark = pytest.mark.timeout(900)  # all examples together are one test, and a failure takes minutes to shrink
 
-EXAMPLES = {"sqlite": "40", "postgresql": "15"}
+EXAMPLES = {"sqlite": "24", "postgresql": "9"}
 DOCTOR_EVERY = {"sqlite": 1, "postgresql": 8}
 """So many rules to a visit of the doctor, which costs a connection on a server; at the end of an example he comes."""
 EMPTY = """

@@ -15,7 +15,7 @@ from tests.property.graphs import Graph, Shape, leads_to, questions, register_of
 pytestmark = pytest.mark.timeout(300)
 
 THOROUGH = settings(
-    max_examples=120, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=80, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 Question = tuple[Graph, list[str], frozenset[str]]
 

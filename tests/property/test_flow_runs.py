@@ -22,7 +22,7 @@ from tests.property.test_engine_machine import EMPTY
 
 pytestmark = pytest.mark.timeout(900)  # all examples together are one test, and a failure takes minutes to shrink
 
-EXAMPLES = {"sqlite": "200", "postgresql": "25"}
+EXAMPLES = {"sqlite": "120", "postgresql": "15"}
 
 
 def test_every_flow_ends_and_every_call_carries_what_its_providers_gave(
