@@ -7,10 +7,12 @@ them, so that these need not be stored.
 
 from __future__ import annotations
 
-import hmac
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Sequence
 from hashlib import sha256
+from hmac import compare_digest
+
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class Receipts:
@@ -35,7 +37,7 @@ class Receipts:
             return None
         signed = _signed_text(flow_id, step_id, work_id)
         for mac in self._macs:
-            if hmac.compare_digest(mac.signature(signed), signature):
+            if compare_digest(mac.signature(signed), signature):
                 return work_id
         return None
 
@@ -68,4 +70,4 @@ class _Mac:
         return outer.digest()
 
     def signature(self, signed: bytes) -> str:
-        return urlsafe_b64encode(self.digest(signed))[:43].decode("ascii")
+        return b2a_base64(self.digest(signed)).translate(_URL_SAFE)[:43].decode()

@@ -32,11 +32,12 @@ Take = Callable[[str, str, str, Headers, bytes, Resolve], bool]
 """Flow id, step id, token, headers if they are wanted, body, and whom to tell: True when the completion was taken."""
 
 _PREFIX = "/webhook/"
-_PLAIN_HEAD = re.compile(
-    rb"POST /webhook/([A-Za-z0-9._~:-]+)/([A-Za-z0-9._~:-]+)/([A-Za-z0-9._~:-]+) HTTP/1\.1"
-    rb"(?:\r\n[A-Za-z0-9-]+: [\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)+"
-)
-_LONGEST_PLAIN_HEAD = 4_096
+_PLAIN_LINE = re.compile("POST /webhook/([A-Za-z0-9._~:-]+)/([A-Za-z0-9._~:-]+)/([A-Za-z0-9._~:-]+) HTTP/1[.]1")
+_PLAIN_FIELD = rb"[A-Za-z0-9-]+: [\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?"
+_PLAIN_FIELDS = re.compile(rb"%b(?:\r\n%b)*" % (_PLAIN_FIELD, _PLAIN_FIELD))
+_LONGEST_LINE = 2_048
+_LONGEST_FIELDS = 2_048
+_LENGTH = re.compile(rb"[0-9]|[1-9][0-9]{1,8}")
 _NOT_PLAIN = frozenset(
     {b"connection", b"content-encoding", b"expect", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
 )
@@ -61,7 +62,18 @@ class Connection(Protocol):
 class ExpressParser:
     """Stands in front of aiohttp's parser and takes out what can go by the lane; the rest passes unchanged."""
 
-    __slots__ = ("_connection", "_held", "_ids", "_inner", "_plain", "_take", "_under_way")
+    __slots__ = (
+        "_connection",
+        "_fields",
+        "_held",
+        "_ids",
+        "_inner",
+        "_length",
+        "_parsed_fields",
+        "_plain",
+        "_take",
+        "_under_way",
+    )
 
     def __init__(self, inner: Any, connection: Connection, take: Take) -> None:
         self._inner = inner
@@ -71,18 +83,24 @@ class ExpressParser:
         self._plain = True
         """aiohttp's parser has seen nothing of this connection yet, so it stands where a request begins."""
         self._held = b""
+        self._fields = b""
+        """The header fields of the last plain completion: a client sends the same ones again and again."""
+        self._parsed_fields: dict[bytes, bytes] = {}
+        self._length = -1
+        """How long the body is, as these fields say."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def takes_whole(self, data: bytes) -> bool:
+        """Take a plain completion before aiohttp hears of it; whatever else is received goes to ``feed_data``."""
+        return self._plain and not self._under_way and self._is_plain_completion(data)
 
     def feed_data(self, data: bytes) -> tuple[Any, bool, bytes]:
         if self._under_way:  # answers keep the order of the requests, so what follows has to wait
             self._held += data
             return (), False, b""
-        if self._plain:
-            if self._is_plain_completion(data):
-                return (), False, b""
-            self._plain = False
+        self._plain = False
         messages, upgraded, tail = self._inner.feed_data(data)
         if len(messages) == 1 and not upgraded and self._goes_express(*messages[0]):
             self._inner.message_consumed()
@@ -91,23 +109,40 @@ class ExpressParser:
 
     def _is_plain_completion(self, data: bytes) -> bool:
         """Take a completion that is all there, and of which nothing but its length and type has to be understood."""
-        head, _, body = data.partition(b"\r\n\r\n")
-        if len(head) > _LONGEST_PLAIN_HEAD or not (found := _PLAIN_HEAD.fullmatch(head)):
+        end_of_line = data.find(b"\r\n", 0, _LONGEST_LINE)
+        end = data.find(b"\r\n\r\n", end_of_line)
+        if not 0 < end_of_line < end <= end_of_line + _LONGEST_FIELDS:
             return False
-        fields = [line.split(b": ", 1) for line in head.split(b"\r\n")[1:]]
-        headers = {name.lower(): value for name, value in fields}
+        found = _PLAIN_LINE.fullmatch(data[:end_of_line].decode("latin-1"))
+        if found is None:
+            return False
+        fields, body = data[end_of_line + 2 : end], data[end + 4 :]
+        if fields != self._fields and not self._understands(fields):
+            return False
+        if len(body) != self._length or not self._connection.is_idle():
+            return False
+        return self._begin(found[1], found[2], found[3], self._plain_headers, body)
+
+    def _understands(self, fields: bytes) -> bool:
+        """Whether these header fields tell the length and type of a body, and nothing else that would matter."""
+        if not _PLAIN_FIELDS.fullmatch(fields):
+            return False
+        lines = [line.split(b": ", 1) for line in fields.split(b"\r\n")]
+        headers = {name.lower(): value for name, value in lines}
+        length = headers.get(b"content-length", b"")
         if (
-            len(headers) != len(fields)
-            or headers.get(b"content-length") != b"%d" % len(body)
+            len(headers) != len(lines)
+            or not _LENGTH.fullmatch(length)
             or headers.get(b"content-type") != b"application/json"
             or b"host" not in headers
             or not _NOT_PLAIN.isdisjoint(headers)
-            or not self._connection.is_idle()
         ):
             return False
-        flow_id, step_id, token = found.groups()
-        names = flow_id.decode(), step_id.decode(), token.decode()
-        return self._begin(*names, lambda: {name.decode(): value.decode() for name, value in headers.items()}, body)
+        self._fields, self._parsed_fields, self._length = fields, headers, int(length)
+        return True
+
+    def _plain_headers(self) -> Mapping[str, str]:
+        return {name.decode(): value.decode() for name, value in self._parsed_fields.items()}
 
     def _begin(self, flow_id: str, step_id: str, token: str, headers: Headers, body: bytes) -> bool:
         if not self._take(flow_id, step_id, token, headers, body, self._resolve):

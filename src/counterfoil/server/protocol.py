@@ -85,6 +85,11 @@ class Protocol(RequestHandler):
         """
         return not (self._handling or self._messages or self._close or self._force_close)
 
+    def data_received(self, data: bytes) -> None:
+        express = self._express
+        if express is None or not express.takes_whole(data):
+            super().data_received(data)
+
     def begin_express(self) -> None:
         self._request_in_progress = True
 
