@@ -31,6 +31,9 @@ class Verdict(StrEnum):
     DUPLICATE = "duplicate"
 
 
+_ACCEPTED, _WORK_SUCCEEDED = Verdict.ACCEPTED, EventType.WORK_SUCCEEDED  # looked up once: see settle.py
+
+
 @dataclass(slots=True)
 class RetryRules:
     """What a decision about another attempt needs beside the step's own rules."""
@@ -102,7 +105,7 @@ def report(
     if refuse_if_closed(work, result, step.definition.duplicate_status):
         return Verdict.DUPLICATE, []
     if result.success:
-        return Verdict.ACCEPTED, [_succeeded(work, step, result, now, via)]
+        return _ACCEPTED, [_succeeded(work, step, result, now, via)]
     if result.not_completed:
         return _report_not_completed(work, result, step, retry, now, via)
     error = {"code": "STEP_FAILED", "message": result.error or "the step failed without saying why"}
@@ -116,7 +119,8 @@ def _succeeded(work: Work, step: StepVersion, result: StepResult, now: int, via:
         text = "; ".join(f"{item['attribute']} {item['message']}" for item in wrong)
         invalid = {"code": "INVALID_OUTPUT", "message": text, "attribute": wrong[0]["attribute"], "errors": wrong}
         return _failed(work, now, invalid, result, via)
-    return work_event(work, EventType.WORK_SUCCEEDED, now, {"result": result.reported(), "via": via})
+    data = {"result": result.reported(), "via": via}
+    return Event(_WORK_SUCCEEDED, now, work.flow_id, work.step_id, work.work_id, work.attempt, data)
 
 
 def child_succeeded(work: Work, step: StepVersion, result: StepResult, now: int) -> Event:

@@ -35,9 +35,6 @@ class NewKeys:
         self.steps: set[tuple[str, str]] = set()
         self.work: set[str] = set()
 
-    def any(self) -> bool:
-        return bool(self.flows or self.steps or self.work)
-
 
 @dataclass(slots=True)
 class Drafted:
@@ -54,20 +51,22 @@ class Drafted:
     current: dict[str, StepVersion | None] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
+    def is_unusual(self) -> bool:
+        """Whether it is more than changes of records that there were: what most commands are."""
+        return bool(self.new.flows or self.new.steps or self.new.work or self.calls or self.current)
+
     def clear(self) -> None:
-        """For the next command. Most change a few records and make none: what is empty stays as it is."""
+        """For the next command. What is empty mostly, stays as it is."""
+        if self.is_unusual():
+            self.new = NewKeys()
+            self.inputs.clear()
+            self.plans.clear()
+            self.calls.clear()
+            self.current.clear()
         self.flows.clear()
         self.steps.clear()
         self.work.clear()
         self.events.clear()
-        if self.new.any():
-            self.new = NewKeys()
-            self.inputs.clear()
-            self.plans.clear()
-        if self.calls:
-            self.calls.clear()
-        if self.current:
-            self.current.clear()
 
 
 @dataclass(slots=True)
@@ -93,18 +92,18 @@ class Changes(Drafted):
 
     def include(self, drafted: Drafted) -> None:
         """What one more command changes."""
-        self.events.extend(drafted.events)
+        self.events += drafted.events
         self.flows.update(drafted.flows)
         self.steps.update(drafted.steps)
         self.work.update(drafted.work)
-        if drafted.new.any():
-            self.new.flows |= drafted.new.flows
-            self.new.steps |= drafted.new.steps
-            self.new.work |= drafted.new.work
-            self.inputs.update(drafted.inputs)
-            self.plans.update(drafted.plans)
-        if drafted.calls:
-            self.calls.update(drafted.calls)
+        if not drafted.is_unusual():
+            return
+        self.new.flows |= drafted.new.flows
+        self.new.steps |= drafted.new.steps
+        self.new.work |= drafted.new.work
+        self.inputs.update(drafted.inputs)
+        self.plans.update(drafted.plans)
+        self.calls.update(drafted.calls)
         for step_id, version in drafted.current.items():
             self.current[step_id] = version
             if version is not None:

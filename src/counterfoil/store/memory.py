@@ -12,7 +12,6 @@ changes anything of the flow raises by one: what is remembered is true exactly a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.model import Flow, StepRun, Work
@@ -96,7 +95,7 @@ class Memory:
             world.add_step_run(known.steps[work.step_id])
             world.add_flow(flow_id, known.flow)
             world.revisions[flow_id] = known.revision
-        return replace(needs, work=left)
+        return needs.with_work(left)
 
     def take_out(self, flow_ids: Iterable[str]) -> dict[str, Remembered]:
         """Forget these flows; returns what was remembered of them, for ``learn``."""

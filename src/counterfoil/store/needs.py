@@ -81,12 +81,19 @@ class Needs:
 
     def are_only(self, kinds: Collection[str]) -> bool:
         """Whether nothing is needed but things of these kinds."""
-        return not any(keys for kind, keys in vars(self).items() if kind not in kinds)
+        return not any(keys for kind, keys in vars(self).items() if keys and kind not in kinds)
 
     def include(self, others: Needs) -> None:
         """Need what others need, too."""
         for kind, keys in vars(others).items():
-            getattr(self, kind).update(keys)
+            if keys:
+                getattr(self, kind).update(keys)
+
+    def with_work(self, work: set[str]) -> Needs:
+        """The same needs, but for other work items."""
+        needs = Needs.__new__(Needs)
+        vars(needs).update(vars(self), work=work)
+        return needs
 
     def changing_flows(self) -> set[str]:
         """The flows of which something is needed that may change, as far as their ids are known."""

@@ -341,24 +341,27 @@ class World(Guarded):
         self._flows.update(draft.flows)
         self._steps.update(draft.steps)
         self._work.update(draft.work)
-        if draft.new.work:
-            for work_id, work in draft.work.items():
-                self._work_of.setdefault(work.flow_id, {})[work_id] = None
-        if draft.new.flows:
-            self._inputs.update(draft.inputs)
-            self._plans.update(draft.plans)
-        if draft.calls:
-            self._calls.update(draft.calls)
-        for step_id, version in draft.current.items():
-            self._current[step_id] = None if version is None else version.version
-            if version is not None:
-                self._known.versions[version.version] = version
+        if draft.is_unusual():
+            self._keep_unusual(draft)
         self.changes.include(draft)
         if self.touched_shelves:
             self._keep_shelves()
         self.rates.keep(self.changes.rates)
         self.pruning.keep(self.changes.pruned)
         draft.clear()
+
+    def _keep_unusual(self, draft: Drafted) -> None:
+        """What only some commands have changed."""
+        if draft.new.work:
+            for work_id, work in draft.work.items():
+                self._work_of.setdefault(work.flow_id, {})[work_id] = None
+        self._inputs.update(draft.inputs)
+        self._plans.update(draft.plans)
+        self._calls.update(draft.calls)
+        for step_id, version in draft.current.items():
+            self._current[step_id] = None if version is None else version.version
+            if version is not None:
+                self._known.versions[version.version] = version
 
     def discard(self) -> None:
         """The command was refused: nothing of it remains."""
