@@ -6,6 +6,9 @@ and b failed; ``cancelled``; of ``half``, a completed and b is out; ``waiting`` 
 is out.
 
 Before there was a gate (SQLite of version 3, PostgreSQL of version 2; commit 1507d16): see test_gate_migration.py.
+
+Before what is open had tables of its own (PostgreSQL of version 3; commit 0944ef8): what the tests of the doctor fill a
+database with, so work in every state, of agents and driven.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class Era:
 
 BEFORE_PLANS = Era("before_plans", sqlite=2, postgresql=1)
 BEFORE_GATE = Era("before_gate", sqlite=3, postgresql=2)
+BEFORE_OPEN = Era("before_open", sqlite=4, postgresql=3)
 
 WORK = {"half": "w8", "waiting": "w9", "open": "w10", "failed": "w5"}
 """The work item of each flow that is not complete."""
@@ -73,9 +77,10 @@ async def fill_old(database: Database, era: Era = BEFORE_PLANS) -> None:
     assert isinstance(database, PostgresDatabase)
     await database.migrate(NOW - 1, era.postgresql, {}, era.read("postgresql.sql"))
     for table, (columns, rows) in old_rows(era, numbered=False).items():
-        if table == "register":  # one row that is there from the beginning
-            await database.connection.execute("DELETE FROM register")
+        if table in ("register", "controls"):  # one row that is there from the beginning
+            await database.connection.execute(f"DELETE FROM {table}")
         marks = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
         truths = {place for place, column in enumerate(columns) if column in ("goal", "enabled", "only_one")}
+        truths = set() if table == "controls" else truths
         taken = [tuple(bool(value) if place in truths else value for place, value in enumerate(row)) for row in rows]
         await database.connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", taken)

@@ -25,6 +25,7 @@ from counterfoil.store.changes import Changes
 from counterfoil.store.commit import GuardRefused
 from counterfoil.store.protocol import Store
 from counterfoil.store.queries import load_queries
+from counterfoil.store.writing import DONE_WORK
 from tests.store.backends import QUERY_PACKAGES, write
 from tests.store.records import changed_records, flow_record, new_records, step_run, work_item
 
@@ -69,6 +70,23 @@ async def test_work(store: Store, before: WorkStatus) -> None:
         [row] = await store.read("receipt_status", work_id=work_id)
         assert row[0] == (after if after in allowed else before)
     assert allowed == WORK_WAYS[before] | ({before} - FINAL_WORK), "open work may also change in place"
+
+
+@pytest.mark.parametrize("before", WorkStatus)
+async def test_work_of_which_only_the_end_can_change(store: Store, before: WorkStatus) -> None:
+    """What was sent in an earlier batch and is done is written by a shorter statement, with a guard of its own."""
+    allowed = set()
+    for after in DONE_WORK:
+        work_id = f"{before}-{after}"
+        await write(store, new_records(work_item(before, work_id=work_id, attempt=1, sent_at=1, due_at=9)))
+        ended = work_item(after, work_id=work_id, attempt=2, sent_at=1, recorded_at=3, result={"success": True})
+        change = changed_records(ended)
+        change.at = 2
+        if await was_allowed(store, change):
+            allowed.add(after)
+            [row] = await store.read("get_work", work_id=work_id)
+            assert (row[5], row[6], row[7], row[17]) == (after, 1, None, 3), "status, attempt, due_at, recorded_at"
+    assert allowed == (set() if before in FINAL_WORK else DONE_WORK)
 
 
 @pytest.mark.parametrize("before", StepStatus)

@@ -16,7 +16,7 @@ from counterfoil.store.commit import StoreFailure
 from counterfoil.store.copying import Digest, Fingerprint, Table, kept_secret, open_source
 from counterfoil.store.migrating import migrate_store
 from counterfoil.store.postgres.connection import Access, Gate
-from counterfoil.store.postgres.copying import COPIED_TOGETHER, OWN_TABLES, copy
+from counterfoil.store.postgres.copying import COPIED_TOGETHER, DERIVED_TABLES, OWN_TABLES, copy
 from counterfoil.store.postgres.migrations import SCHEMA_VERSION as SHARED_SCHEMA_VERSION
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.store import SqliteStore
@@ -101,7 +101,7 @@ async def test_all_tables_are_found_and_all_of_them_exist_on_both_sides(path: Pa
     empty = {**dict.fromkeys(TABLES, digest()), "register": digest((1, 0)), "controls": digest((1, 0))}
     assert await copied(path, dsn) == empty
     there = by_hand(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-    assert {name for (name,) in there} == {*TABLES, *OWN_TABLES, "schema_version"}
+    assert {name for (name,) in there} == {*TABLES, *OWN_TABLES, *DERIVED_TABLES, "schema_version"}
 
 
 async def test_new_rows_are_numbered_behind_all_that_ever_were(path: Path, new_database: NewDatabase) -> None:
@@ -349,6 +349,7 @@ async def test_two_copies_at_once_make_one(tmp_path: Path, path: Path, new_datab
     (refused,) = [result for result in done if isinstance(result, BaseException)]
     assert "give an empty database" in str(refused)
     assert held(dsn) == {**{name: len(rows) for name, rows in ROWS.items()}, "receipt_secret": 1}
+    assert [by_hand(dsn, f"SELECT count(*) FROM {name}") for name in DERIVED_TABLES] == [[(2,)], [(1,)]]
 
 
 # ------------------------------------------------------------------------------------------------ secrets

@@ -283,8 +283,10 @@ def test_work_that_the_journal_does_not_know(filled: Place) -> None:
         filled,
         f"INSERT INTO work (work_id, item, {columns}) SELECT 'forged', 1, {columns} FROM work WHERE status = 'failed'",
     )
-    [finding] = [finding for finding in examine(filled) if finding.subject == "forged"]
-    assert (finding.invariant, finding.message) == ("journal", "the journal does not tell of this work item")
+    findings = [finding for finding in examine(filled) if finding.subject == "forged" and finding.invariant != "open"]
+    assert [(finding.invariant, finding.message) for finding in findings] == [
+        ("journal", "the journal does not tell of this work item")
+    ]
 
 
 def test_a_finding_says_what_differs(filled: Place) -> None:

@@ -54,7 +54,8 @@ def found(place: Place) -> dict[str, set[str]]:
         **dict(by_hand(place, "SELECT hold, step_id FROM work WHERE hold IS NOT NULL")),
     }
     seen: dict[str, set[str]] = {}
-    for finding in examine(place, DEFAULTS):
+    findings = (finding for finding in examine(place, DEFAULTS) if finding.invariant != "open")
+    for finding in findings:
         step_id = step_of.get(finding.subject, finding.subject.rpartition("/")[2])
         seen.setdefault(finding.invariant, set()).add(step_id)
     return seen

@@ -130,6 +130,10 @@ def updated_work(work: Work) -> tuple[Any, ...]:
     return (work.work_id, work.status._value_, work.attempt, *_changing_work(work))
 
 
+def ended_work(work: Work) -> tuple[Any, ...]:
+    return (work.work_id, work.status._value_, text(work.result), text(work.error), work.recorded_at)
+
+
 def _changing_work(work: Work) -> tuple[Any, ...]:
     return (
         work.due_at,

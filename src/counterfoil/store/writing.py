@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
-from counterfoil.domain.model import StepRun, StepVersion
+from counterfoil.domain.model import StepRun, StepVersion, Work
+from counterfoil.domain.states import FlowStatus, WorkStatus
 from counterfoil.store import journal, rows
 from counterfoil.store.changes import Changes
 from counterfoil.store.pruning import pruning_writes
@@ -14,26 +15,62 @@ from counterfoil.store.rates import put_sent
 
 Row = tuple[Any, ...]
 
+DONE_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.CANCELLED})
+"""Of which nothing more will come: what has failed may be redriven."""
+FORGETTING = {"prune_work": "forget_work", "prune_flows": "forget_flows"}
+
 
 class Write(NamedTuple):
-    """A named statement, the rows that it writes, and whether every one of them must count (its guard held)."""
+    """A named statement, the rows that it writes, and whether every one of them must count (its guard held).
+
+    ``follows``: it takes its rows from what another one has written, to keep the tables of what is open in step.
+    """
 
     query: str
     rows: list[Row]
     exact: bool = True
+    follows: bool = False
 
 
 def writes_of(changes: Changes, revisions: Mapping[str, int] | None = None) -> Iterator[Write]:
     """What a batch writes, table by table; definitions before what names them. Nothing is written that has no rows.
 
-    ``revisions``, on a store that keeps them: every flow of which anything changes is written then, flows before what
-    belongs to them and in the order of their ids, so that batches that meet in a flow meet there first.
+    ``revisions``, on a store that several nodes share: every flow of which anything changes is written then, flows
+    before what belongs to them and in the order of their ids, so that batches that meet in a flow meet there first.
+    Such a store also has tables of what is open, which follow what is written.
     """
-    return (write for write in _all(changes, revisions) if write.rows)
+    shared = revisions is not None
+    return (write for write in _all(changes, revisions) if write.rows and (shared or not write.follows))
 
 
 def _all(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Write]:
-    new, flows, steps, work = changes.new, changes.flows, changes.steps, changes.work
+    if changes.current or changes.plans:
+        yield from _definitions(changes)
+    yield from _flows(changes, revisions)
+    yield from _steps(changes)
+    yield from _work(changes)
+    if changes.events:
+        yield Write("append_journal", journal.pack(changes.events))
+    if changes.pruned.ids:
+        for query, pruned, exact in pruning_writes(changes.pruned, changes.at):
+            yield Write(query, pruned, exact)
+            if pruned and query in FORGETTING:
+                yield Write(FORGETTING[query], [()], exact=False, follows=True)
+    if changes.rates:
+        yield Write("put_rates", put_sent(changes.rates))
+    if changes.calls:
+        yield Write("put_calls", [rows.put_call(call) for call in changes.calls.values() if call is not None])
+        forgotten: list[Row] = [(key,) for key, call in changes.calls.items() if call is None]
+        yield Write("delete_calls", forgotten, exact=False)
+    yield from _guarding(changes)
+    if changes.schedules:  # in the order of their ids: two batches that make the same ones meet in the first
+        schedules = sorted(changes.schedules.items())
+        yield Write("put_schedules", [rows.put_schedule(schedule) for _, schedule in schedules if schedule is not None])
+        dropped: list[Row] = [(key,) for key, schedule in schedules if schedule is None]
+        yield Write("delete_schedules", dropped, exact=False)
+
+
+def _definitions(changes: Changes) -> Iterator[Write]:
     if changes.current:
         yield Write("insert_version", [_version(version) for version in changes.versions.values()], exact=False)
         current = [version for version in changes.current.values() if version is not None]
@@ -42,38 +79,85 @@ def _all(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Writ
         yield Write("delete_step", removed, exact=False)
         yield Write("raise_register", [(len(changes.current),)])
     yield Write("insert_plans", [rows.inserted_plan(plan) for plan in changes.plans.values()], exact=False)
-    if new.flows:
-        yield Write("insert_flows", [rows.inserted_flow(flows[key]) for key in sorted(new.flows)])
+
+
+def _flows(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Write]:
+    """Flows, and what becomes of the table of those that have not completed."""
+    new, flows = changes.new.flows, changes.flows
+    completed = FlowStatus.COMPLETED
+    if new:
+        begun = [flows[key] for key in sorted(new)]
+        yield Write("insert_flows", [rows.inserted_flow(flow) for flow in begun])
+        yield _following("open_new_flows", sum(flow.status is not completed for flow in begun))
         yield Write("insert_inputs", [rows.inserted_inputs(inputs) for inputs in changes.inputs.values()])
         labels: list[Row] = [(f"{k}:{v}", i.flow_id) for i in changes.inputs.values() for k, v in i.labels.items()]
         yield Write("insert_labels", labels)
+    changed = [flow for key, flow in flows.items() if key not in new]
     if revisions is None:
-        yield Write("update_flows", [rows.updated_flow(flow) for key, flow in flows.items() if key not in new.flows])
-    else:
-        touched = sorted(((changes.touched() & revisions.keys()) | flows.keys()) - new.flows)
-        yield Write("update_flows", [(*rows.raised_flow(key, flows.get(key)), revisions[key]) for key in touched])
-    yield Write("insert_steps", [rows.inserted_step(steps[key]) for key in new.steps])
-    changed = [step for key, step in steps.items() if key not in new.steps]
+        yield Write("update_flows", [rows.updated_flow(flow) for flow in changed])
+        return
+    touched = sorted(((changes.touched() & revisions.keys()) | flows.keys()) - new)
+    yield Write("update_flows", [(*rows.raised_flow(key, flows.get(key)), revisions[key]) for key in touched])
+    others = [flow for flow in changed if flow.status is not completed]
+    yield _following("close_flows", len(changed) - len(others))
+    if any(flow.status is not FlowStatus.ACTIVE or flow.redrives for flow in others):  # then it looks at all of them
+        yield Write("follow_flows", [()], exact=False, follows=True)
+
+
+def _steps(changes: Changes) -> Iterator[Write]:
+    new, steps = changes.new.steps, changes.steps
+    if new:
+        yield Write("insert_steps", [rows.inserted_step(steps[key]) for key in new])
+    changed = [step for key, step in steps.items() if key not in new]
     counted = [step for step in changed if _is_counted(step, changes.at)]
     yield Write("count_steps", [rows.counted_step(step) for step in counted])
     if len(counted) < len(changed):
         others = [step for step in changed if not _is_counted(step, changes.at)]
         yield Write("update_steps", [rows.updated_step(step) for step in others])
-    yield Write("insert_work", [rows.inserted_work(work[key]) for key in sorted(new.work)])
-    yield Write("update_work", [rows.updated_work(item) for key, item in work.items() if key not in new.work])
-    yield Write("append_journal", journal.pack(changes.events))
-    for query, pruned, exact in pruning_writes(changes.pruned, changes.at) if changes.pruned.ids else ():
-        yield Write(query, pruned, exact)
-    yield Write("put_rates", put_sent(changes.rates))
-    yield Write("put_calls", [rows.put_call(call) for call in changes.calls.values() if call is not None])
-    forgotten: list[Row] = [(key,) for key, call in changes.calls.items() if call is None]
-    yield Write("delete_calls", forgotten, exact=False)
-    yield from _guarding(changes)
-    if changes.schedules:  # in the order of their ids: two batches that make the same ones meet in the first
-        schedules = sorted(changes.schedules.items())
-        yield Write("put_schedules", [rows.put_schedule(schedule) for _, schedule in schedules if schedule is not None])
-        dropped: list[Row] = [(key,) for key, schedule in schedules if schedule is None]
-        yield Write("delete_schedules", dropped, exact=False)
+
+
+def _work(changes: Changes) -> Iterator[Write]:
+    """Work items, and what becomes of the table of open ones."""
+    new, work = changes.new.work, changes.work
+    if new:
+        made = [work[key] for key in sorted(new)]
+        yield Write("insert_work", [rows.inserted_work(item) for item in made])
+        yield _following("open_new_work", sum(item.status not in DONE_WORK for item in made))
+    ended, others = _ended_and_others(changes)
+    if ended:
+        yield Write("end_work", [rows.ended_work(item) for item in ended])
+        yield _following("close_ended_work", len(ended))
+    if others:
+        yield Write("update_work", [rows.updated_work(item) for item in others])
+        done = sum(item.status in DONE_WORK for item in others)
+        yield _following("follow_work", len(others) - done)
+        yield _following("close_work", done)
+
+
+def _ended_and_others(changes: Changes) -> tuple[list[Work], list[Work]]:
+    """Items that were there before: those that are done, and of which nothing else can have changed; and the others."""
+    new, at = changes.new.work, changes.at
+    ended: list[Work] = []
+    others: list[Work] = []
+    for key, item in changes.work.items():
+        if key in new:
+            continue
+        if (
+            item.status in DONE_WORK
+            and (item.sent_at is None or item.sent_at < at)
+            and (item.acknowledged_at is None or item.acknowledged_at < at)
+            and item.progress is None
+            and item.message is None
+        ):
+            ended.append(item)
+        else:
+            others.append(item)
+    return ended, others
+
+
+def _following(query: str, count: int) -> Write:
+    """A statement that takes so many rows from what the one before it has written."""
+    return Write(query, [()] * count, follows=True)
 
 
 def _guarding(changes: Changes) -> Iterator[Write]:

@@ -88,3 +88,71 @@ WHERE flow_id = $1 AND work_id IS NOT DISTINCT FROM $2 AND at = $3 AND events = 
 -- name: raise_revision
 -- A statement that counts on the revision of this flow has ended, or will never write anything.
 UPDATE flows SET revision = revision + 1 WHERE flow_id = $1;
+
+-- What follows from writing flows and work, in the same statement: the tables of what is open are kept in step. Each
+-- takes what the write beside it, whose name it uses, has returned.
+
+-- name: open_new_flows
+INSERT INTO open_flows (flow_id, status, ordinal)
+SELECT n.flow_id, n.status, n.ordinal FROM insert_flows AS n WHERE n.status <> 'completed';
+
+-- name: follow_flows
+UPDATE open_flows AS o SET status = u.status
+FROM update_flows AS u WHERE o.flow_id = u.flow_id AND u.status <> 'completed' AND u.status <> o.status;
+
+-- name: close_flows
+DELETE FROM open_flows AS o USING update_flows AS u WHERE o.flow_id = u.flow_id AND u.status = 'completed';
+
+-- name: forget_flows
+DELETE FROM open_flows AS o USING prune_flows AS p WHERE o.flow_id = p.flow_id;
+
+-- name: open_new_work
+INSERT INTO open_work (
+    work_id, flow_id, step_id, version, lane, status, due_at, sent_at, owner, recorded_at, ordinal
+)
+SELECT n.work_id, n.flow_id, n.step_id, n.version, n.lane, n.status, n.due_at, n.sent_at, n.owner, n.recorded_at,
+    n.ordinal
+FROM insert_work AS n WHERE n.status NOT IN ('succeeded', 'cancelled');
+
+-- name: follow_work
+UPDATE open_work AS o SET
+    status = u.status, due_at = u.due_at, sent_at = u.sent_at, owner = u.owner, recorded_at = u.recorded_at
+FROM update_work AS u WHERE o.work_id = u.work_id AND u.status NOT IN ('succeeded', 'cancelled');
+
+-- name: close_work
+DELETE FROM open_work AS o USING update_work AS u
+WHERE o.work_id = u.work_id AND u.status IN ('succeeded', 'cancelled');
+
+-- name: close_ended_work
+DELETE FROM open_work AS o USING end_work AS e WHERE o.work_id = e.work_id;
+
+-- name: forget_work
+DELETE FROM open_work AS o USING prune_work AS p WHERE o.work_id = p.work_id;
+
+-- name: fill_open_flows
+-- All of it anew, where flows and work came from elsewhere.
+INSERT INTO open_flows (flow_id, status, ordinal)
+SELECT flow_id, status, ordinal FROM flows WHERE status <> 'completed';
+
+-- name: fill_open_work
+INSERT INTO open_work (
+    work_id, flow_id, step_id, version, lane, status, due_at, sent_at, owner, recorded_at, ordinal
+)
+SELECT work_id, flow_id, step_id, version, lane, status, due_at, sent_at, owner, recorded_at, ordinal
+FROM work WHERE status NOT IN ('succeeded', 'cancelled');
+
+-- name: doctor_open_flows
+-- Flows of which the table of open ones says something else than their own row.
+SELECT coalesce(f.flow_id, o.flow_id)
+FROM (SELECT flow_id, status, ordinal FROM flows WHERE status <> 'completed') AS f
+FULL JOIN open_flows AS o ON o.flow_id = f.flow_id
+WHERE (o.status, o.ordinal) IS DISTINCT FROM (f.status, f.ordinal);
+
+-- name: doctor_open_work
+-- The same for work items, each with its flow.
+SELECT coalesce(w.flow_id, o.flow_id), coalesce(w.work_id, o.work_id)
+FROM (SELECT * FROM work WHERE status NOT IN ('succeeded', 'cancelled')) AS w
+FULL JOIN open_work AS o ON o.work_id = w.work_id
+WHERE (o.flow_id, o.step_id, o.version, o.lane, o.status, o.due_at, o.sent_at, o.owner, o.recorded_at, o.ordinal)
+    IS DISTINCT FROM
+    (w.flow_id, w.step_id, w.version, w.lane, w.status, w.due_at, w.sent_at, w.owner, w.recorded_at, w.ordinal);

@@ -15,6 +15,7 @@ from counterfoil.store.commit import StoreFailure
 from counterfoil.store.copying import Digest, Fingerprint, Source, Table, Watch
 from counterfoil.store.postgres.connection import AGAIN, FAULTS, Access, Connection, Gate, explain
 from counterfoil.store.postgres.migrations import migrate
+from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.protocol import Row
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ NOTHING = "nothing was copied"
 
 OWN_TABLES = ("nodes", "receipt_secret")
 """What only a shared store has."""
+DERIVED_TABLES = ("open_flows", "open_work")
+"""The same; what they hold follows from the others."""
 OWN_COLUMNS = {"flows": {"revision"}}
 """What only a store of several nodes keeps; it begins with its default."""
 
@@ -75,7 +78,9 @@ async def _fill(
         await _copy_table(connection, source, place, watch)
     if secret is not None:
         await connection.execute("INSERT INTO receipt_secret (secret) VALUES ($1)", secret)
-    names = ", ".join(table.name for table in source.tables)
+    await connection.execute(COORDINATION["fill_open_flows"])
+    await connection.execute(COORDINATION["fill_open_work"])
+    names = ", ".join([*(table.name for table in source.tables), *DERIVED_TABLES])
     await connection.execute(f"ANALYZE {names}")
     copied = {}
     for place in places:

@@ -11,7 +11,7 @@ from counterfoil.store.doctor import Finding
 from counterfoil.store.examination import CHUNK, Examination, FlowRows, lost_events, wrong_version
 from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Gate, explain
 from counterfoil.store.postgres.migrations import SCHEMA_VERSION, found_version
-from counterfoil.store.postgres.statements import QUERIES
+from counterfoil.store.postgres.statements import COORDINATION, QUERIES
 
 
 def examine(dsn: str, defaults: WorkDefaults | None = None) -> list[Finding]:
@@ -59,6 +59,11 @@ async def _examine(connection: Connection, access: Access, defaults: WorkDefault
         findings += examination.check(await _rows(connection, [row[1] for row in rows]))
     findings += examination.unreadable
     findings += lost_events(await connection.fetch(QUERIES["doctor_lost_events"]))
+    for (flow_id,) in await connection.fetch(COORDINATION["doctor_open_flows"]):
+        findings.append(Finding("open", flow_id, "the table of open flows tells something else than the flow"))
+    for flow_id, work_id in await connection.fetch(COORDINATION["doctor_open_work"]):
+        message = f"the table of open work tells something else than the item, of flow {flow_id}"
+        findings.append(Finding("open", work_id, message))
     return findings
 
 

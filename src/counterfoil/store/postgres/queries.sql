@@ -94,7 +94,8 @@ FROM cancel_calls AS c WHERE c.call_id = ANY($1::text[]);
 -- How many items of some steps are out at this moment.
 SELECT
     wanted.step_id,
-    (SELECT count(*) FROM work AS w WHERE w.step_id = wanted.step_id AND w.status = 'active' AND w.version <> 'gate')
+    (SELECT count(*) FROM open_work AS w
+    WHERE w.step_id = wanted.step_id AND w.status = 'active' AND w.version <> 'gate')
 FROM unnest($1::text[]) AS wanted (step_id);
 
 -- name: load_schedules
@@ -163,7 +164,7 @@ LEFT JOIN (
 SELECT due.work_id, due.flow_id
 FROM jsonb_array_elements_text(:lanes::jsonb) AS wanted (lane)
 CROSS JOIN LATERAL (
-    SELECT w.work_id, w.flow_id FROM work AS w JOIN flows AS f ON f.flow_id = w.flow_id
+    SELECT w.work_id, w.flow_id FROM open_work AS w JOIN flows AS f ON f.flow_id = w.flow_id
     WHERE w.lane = wanted.lane AND w.status IN ('pending', 'not_completed') AND w.due_at IS NOT NULL
         AND w.due_at <= :now
     ORDER BY w.due_at LIMIT :share FOR UPDATE OF f SKIP LOCKED
@@ -191,14 +192,14 @@ LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 -- What an agent runs is not among it: the agent asks for another attempt itself.
 -- An error's code is found in its text, be it its own or that of its cause: no quote stands in a string unescaped.
 -- It is read outside of a batch, and redriven flow by flow: nothing is locked.
-SELECT w.work_id, w.flow_id, w.step_id FROM work AS w
+SELECT w.work_id, w.flow_id, w.step_id FROM open_work AS o JOIN work AS w ON w.work_id = o.work_id
 JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
 JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
-WHERE w.status = 'failed' AND w.undoes IS NULL AND w.version <> 'gate'
-    AND (:step_id::text IS NULL OR w.step_id = :step_id)
+WHERE o.status = 'failed' AND w.undoes IS NULL AND o.version <> 'gate'
+    AND (:step_id::text IS NULL OR o.step_id = :step_id)
     AND (:error_code::text IS NULL OR strpos(w.error, '"code":"' || :error_code || '"') > 0)
-    AND (:since::bigint IS NULL OR w.recorded_at >= :since)
-    AND (:until::bigint IS NULL OR w.recorded_at < :until)
+    AND (:since::bigint IS NULL OR o.recorded_at >= :since)
+    AND (:until::bigint IS NULL OR o.recorded_at < :until)
     AND (:label::text IS NULL OR EXISTS (
         SELECT 1 FROM flow_labels AS l WHERE l.label = :label AND l.flow_id = w.flow_id
     ))
@@ -206,11 +207,11 @@ WHERE w.status = 'failed' AND w.undoes IS NULL AND w.version <> 'gate'
         SELECT 1 FROM work AS newer WHERE newer.flow_id = w.flow_id AND newer.step_id = w.step_id
             AND newer.item = w.item AND newer.redrive_of = w.work_id
     )
-ORDER BY w.recorded_at LIMIT :limit;
+ORDER BY o.recorded_at LIMIT :limit;
 
 -- name: find_overdue
 -- Active work whose clock has run out, the longest overdue first.
-SELECT w.work_id FROM work AS w JOIN flows AS f ON f.flow_id = w.flow_id
+SELECT w.work_id FROM open_work AS w JOIN flows AS f ON f.flow_id = w.flow_id
 WHERE w.status = 'active' AND w.due_at <= :now ORDER BY w.due_at LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_orphaned
@@ -218,10 +219,10 @@ WHERE w.status = 'active' AND w.due_at <= :now ORDER BY w.due_at LIMIT :limit FO
 -- lease is locked, and so read anew: one that is being renewed at this moment is passed over.
 WITH lapsed AS MATERIALIZED (
     SELECT n.node_id FROM nodes AS n
-    WHERE n.lease_until <= clock_timestamp() AND EXISTS (SELECT 1 FROM work AS w WHERE w.owner = n.node_id)
+    WHERE n.lease_until <= clock_timestamp() AND EXISTS (SELECT 1 FROM open_work AS w WHERE w.owner = n.node_id)
     FOR SHARE OF n SKIP LOCKED
 )
-SELECT w.work_id, w.owner FROM work AS w JOIN flows AS f ON f.flow_id = w.flow_id
+SELECT w.work_id, w.owner FROM open_work AS w JOIN flows AS f ON f.flow_id = w.flow_id
 WHERE w.owner IS NOT NULL AND w.owner <> :owner AND (
     w.owner IN (SELECT node_id FROM lapsed) OR NOT EXISTS (SELECT 1 FROM nodes AS n WHERE n.node_id = w.owner)
 )
@@ -298,7 +299,8 @@ INSERT INTO flows (
 SELECT * FROM unnest(
     $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
     $9::integer[], $10::bigint[], $11::text[]
-);
+)
+RETURNING flow_id, status, ordinal;
 
 -- name: update_flows
 -- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled. What has failed or was
@@ -328,7 +330,8 @@ WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision
     WHEN 'failed' THEN flows.status IN ('active', 'compensating')
     WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
     ELSE change.status IS NULL
-END);
+END)
+RETURNING flows.flow_id, flows.status;
 
 -- name: insert_inputs
 INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels, options)
@@ -399,7 +402,8 @@ SELECT * FROM unnest(
     $10::bigint[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::bigint[], $16::bigint[],
     $17::text[], $18::text[], $19::text[], $20::text[], $21::text[], $22::bigint[], $23::text[], $24::text[],
     $25::text[], $26::text[]
-);
+)
+RETURNING work_id, flow_id, step_id, version, lane, status, due_at, sent_at, owner, recorded_at, ordinal;
 
 -- name: update_work
 -- The guard says what domain/states.py says: moves of a batch may bring open work to any state, and what is final stays.
@@ -424,11 +428,26 @@ WHERE work.work_id = change.work_id AND CASE change.status
     WHEN 'succeeded' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'failed' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'cancelled' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
-END;
+END
+RETURNING work.work_id, work.status, work.due_at, work.sent_at, work.owner, work.recorded_at;
+
+-- name: end_work
+-- The same for items that were sent before and are done now, of which only the end can change: most of all updates.
+UPDATE work SET
+    status = change.status, result = change.result, error = change.error, recorded_at = change.recorded_at,
+    due_at = NULL, deadline_at = NULL, owner = NULL, hold = NULL
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+AS change (work_id, status, result, error, recorded_at)
+WHERE work.work_id = change.work_id AND CASE change.status
+    WHEN 'succeeded' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+    WHEN 'cancelled' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+END
+RETURNING work.work_id;
 
 -- name: append_journal
 INSERT INTO journal (flow_id, work_id, at, events)
-SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]);
+SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+RETURNING seq;
 
 -- name: put_rates
 -- When steps with a rate limit were sent last, in the place of what was known before. Whoever writes holds the lock of
@@ -560,18 +579,18 @@ DELETE FROM schedules WHERE schedule_id = ANY($1::text[]);
 -- name: due_lanes
 -- Every lane with something to send, and when its first item is due: one seek a lane, however much waits in it.
 WITH RECURSIVE lanes (lane) AS (
-    (SELECT w.lane FROM work AS w WHERE w.status IN ('pending', 'not_completed') AND w.due_at IS NOT NULL
+    (SELECT w.lane FROM open_work AS w WHERE w.status IN ('pending', 'not_completed') AND w.due_at IS NOT NULL
     ORDER BY w.lane LIMIT 1)
     UNION ALL
     SELECT (
-        SELECT w.lane FROM work AS w
+        SELECT w.lane FROM open_work AS w
         WHERE w.lane > lanes.lane AND w.status IN ('pending', 'not_completed') AND w.due_at IS NOT NULL
         ORDER BY w.lane LIMIT 1
     )
     FROM lanes WHERE lanes.lane IS NOT NULL
 )
 SELECT lane, (
-    SELECT w.due_at FROM work AS w
+    SELECT w.due_at FROM open_work AS w
     WHERE w.lane = lanes.lane AND w.status IN ('pending', 'not_completed') AND w.due_at IS NOT NULL
     ORDER BY w.due_at LIMIT 1
 )
@@ -579,7 +598,7 @@ FROM lanes WHERE lane IS NOT NULL;
 
 -- name: next_clock
 -- When the first clock of active work runs out.
-SELECT min(due_at) FROM work WHERE status = 'active';
+SELECT min(due_at) FROM open_work WHERE status = 'active';
 
 -- name: next_flow_clock
 -- When the first flow must be looked at again: for its deadline, or for a step that waits.
@@ -617,26 +636,29 @@ FROM told WHERE told.subscription_id NOT IN (SELECT jsonb_array_elements_text(:b
 
 -- name: open_work_by_state
 -- How much work is open, by state.
-SELECT status, count(*) FROM work
+SELECT status, count(*) FROM open_work
 WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL GROUP BY status
 UNION ALL
-SELECT 'active', count(*) FROM work WHERE status = 'active'
+SELECT 'active', count(*) FROM open_work WHERE status = 'active'
 UNION ALL
-SELECT 'held', count(*) FROM work WHERE status = 'held';
+SELECT 'held', count(*) FROM open_work WHERE status = 'held';
 
 -- name: oldest_waiting
 -- For every step with work out, since when its oldest item waits: one seek a step.
 WITH RECURSIVE waiting (step_id) AS (
-    (SELECT w.step_id FROM work AS w WHERE w.status = 'active' AND w.version <> 'gate' ORDER BY w.step_id LIMIT 1)
+    (SELECT w.step_id FROM open_work AS w WHERE w.status = 'active' AND w.version <> 'gate'
+    ORDER BY w.step_id LIMIT 1)
     UNION ALL
     SELECT (
-        SELECT w.step_id FROM work AS w WHERE w.step_id > waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
+        SELECT w.step_id FROM open_work AS w
+        WHERE w.step_id > waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
         ORDER BY w.step_id LIMIT 1
     )
     FROM waiting WHERE waiting.step_id IS NOT NULL
 )
 SELECT step_id, (
-    SELECT w.sent_at FROM work AS w WHERE w.step_id = waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
+    SELECT w.sent_at FROM open_work AS w
+    WHERE w.step_id = waiting.step_id AND w.status = 'active' AND w.version <> 'gate'
     ORDER BY w.sent_at LIMIT 1
 )
 FROM waiting WHERE step_id IS NOT NULL;
@@ -688,12 +710,12 @@ WHERE (:status::text IS NULL OR f.status = :status)
 ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: list_open_flows
--- The same for one status that few flows have: along the partial index instead of all flows.
+-- The same for one status that few flows have: by the table of those that have not completed, instead of all flows.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
     f.pruned_at, f.parent
-FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
-WHERE f.status = :status AND f.status <> 'completed'
-    AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
+FROM open_flows AS o JOIN flows AS f ON f.flow_id = o.flow_id JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+WHERE o.status = :status
+    AND o.ordinal < coalesce(:before::bigint, 9223372036854775807)
     AND (:since::bigint IS NULL OR f.created_at >= :since)
     AND (:label::text IS NULL OR EXISTS (
         SELECT 1 FROM flow_labels AS l WHERE l.label = :label AND l.flow_id = f.flow_id
@@ -701,7 +723,7 @@ WHERE f.status = :status AND f.status <> 'completed'
     AND (:goal::text IS NULL OR EXISTS (
         SELECT 1 FROM flow_steps AS s WHERE s.flow_id = f.flow_id AND s.step_id = :goal AND s.goal
     ))
-ORDER BY f.ordinal DESC LIMIT :limit;
+ORDER BY o.ordinal DESC LIMIT :limit;
 
 -- name: work_of_flow
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
@@ -732,10 +754,10 @@ SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadli
     result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
     child_flow_id
 FROM (
-    SELECT * FROM work WHERE status = 'active' AND due_at <= :now
+    SELECT work_id FROM open_work WHERE status = 'active' AND due_at <= :now
     UNION ALL
-    SELECT * FROM work WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL AND due_at <= :now
-) AS overdue
+    SELECT work_id FROM open_work WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL AND due_at <= :now
+) AS overdue JOIN work USING (work_id)
 WHERE ordinal > coalesce(:after::bigint, 0)
     AND (:status::text IS NULL OR status = :status)
     AND (:step_id::text IS NULL OR step_id = :step_id)
@@ -795,12 +817,13 @@ FROM schedules WHERE schedule_id > coalesce(:after::text, '') ORDER BY schedule_
 SELECT w.ordinal, w.work_id, w.flow_id, w.step_id, w.item, w.status, w.attempt, w.due_at, w.deadline_at, w.hold,
     w.progress, w.message, w.result, w.error, w.created_at, w.sent_at, w.acknowledged_at, w.recorded_at,
     w.idempotency_key, w.redrive_of, w.undoes, w.child_flow_id
-FROM work AS w JOIN gates AS g ON g.flow_id = w.flow_id AND g.step_id = w.step_id AND g.work_id = w.work_id
-WHERE w.version = 'gate' AND w.status IN ('active', 'not_completed')
+FROM open_work AS o JOIN work AS w ON w.work_id = o.work_id
+JOIN gates AS g ON g.flow_id = w.flow_id AND g.step_id = w.step_id AND g.work_id = w.work_id
+WHERE o.version = 'gate' AND o.status IN ('active', 'not_completed')
     AND NOT (w.status = 'active' AND g.holder IS NOT NULL AND w.deadline_at > :now)
-    AND (:after::bigint IS NULL OR w.ordinal > :after)
-    AND (:step_id::text IS NULL OR w.step_id = :step_id)
-ORDER BY w.ordinal LIMIT :limit;
+    AND (:after::bigint IS NULL OR o.ordinal > :after)
+    AND (:step_id::text IS NULL OR o.step_id = :step_id)
+ORDER BY o.ordinal LIMIT :limit;
 
 -- name: get_gates
 -- What the gate knows of the steps of a flow, in the order in which they were asked for.
@@ -954,7 +977,8 @@ WHERE k.flow_id = gone.flow_id AND (k.step_id IS NULL OR k.expires_at <= gone.at
 DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);
 
 -- name: prune_work
-DELETE FROM work WHERE flow_id = ANY($1::text[]);
+DELETE FROM work WHERE flow_id = ANY($1::text[])
+RETURNING work_id;
 
 -- name: prune_steps
 DELETE FROM flow_steps WHERE flow_id = ANY($1::text[]);
@@ -966,7 +990,8 @@ DELETE FROM flow_inputs WHERE flow_id = ANY($1::text[]);
 DELETE FROM journal WHERE flow_id = ANY($1::text[]);
 
 -- name: prune_flows
-DELETE FROM flows WHERE flow_id = ANY($1::text[]) AND status IN ('completed', 'failed', 'cancelled');
+DELETE FROM flows WHERE flow_id = ANY($1::text[]) AND status IN ('completed', 'failed', 'cancelled')
+RETURNING flow_id;
 
 -- name: empty_work
 -- Of a result stays whether it was a success, of an error its code. The code is found as text, because PostgreSQL

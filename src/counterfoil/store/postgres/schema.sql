@@ -1,6 +1,9 @@
 -- Schema of the shared store. Times are milliseconds since 1970 (UTC). JSON is kept as text, exactly as it was written.
--- Ids sort by their bytes (COLLATE "C"), as in the embedded store. Partial indexes hold only what is open or due: what
--- has ended costs no sweep anything. What changes often asks for vacuum early: dead rows and index entries are what a
+-- Ids sort by their bytes (COLLATE "C"), as in the embedded store. What is open or due is found in tables of its own
+-- (open_flows, open_work): what has ended costs no sweep anything, and ending it changes no index of the tables that keep
+-- it, for none of these holds what changes. They leave room for it: a new version of a row finds its place on the same
+-- page. Nor have they checks, whose text PostgreSQL would read anew in every statement: what may become of a row stands in
+-- queries.sql, and the doctor looks. What changes often asks for vacuum early: dead rows and index entries are what a
 -- search for due work would have to step over.
 
 -- Step definitions by content. Immutable: a flow keeps the version that it was started with.
@@ -37,9 +40,9 @@ CREATE TABLE plans (
 CREATE TABLE flows (
     ordinal     BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
     flow_id     TEXT COLLATE "C" PRIMARY KEY,
-    status      TEXT NOT NULL CHECK (status IN ('active', 'compensating', 'completed', 'failed', 'cancelled')),
+    status      TEXT NOT NULL,
     created_at  BIGINT NOT NULL,
-    open_steps  INTEGER NOT NULL CHECK (open_steps >= 0),
+    open_steps  INTEGER NOT NULL,
     error       TEXT,
     finished_at BIGINT,
     revision    BIGINT NOT NULL DEFAULT 0,
@@ -49,8 +52,7 @@ CREATE TABLE flows (
     compensation TEXT,
     redrives    INTEGER NOT NULL DEFAULT 0,
     pruned_at   BIGINT
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
-CREATE INDEX flows_not_completed ON flows (status, ordinal) WHERE status <> 'completed';
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02, fillfactor = 60);
 CREATE INDEX flows_deadline ON flows (deadline_at) WHERE deadline_at IS NOT NULL;
 
 -- What a flow was started with: apart from its state, so that a change of state does not rewrite it.
@@ -74,11 +76,10 @@ CREATE TABLE flow_steps (
     flow_id      TEXT COLLATE "C" NOT NULL,
     step_id      TEXT COLLATE "C" NOT NULL,
     version      TEXT COLLATE "C" NOT NULL,
-    status       TEXT NOT NULL
-        CHECK (status IN ('pending', 'active', 'completed', 'failed', 'skipped', 'cancelled')),
+    status       TEXT NOT NULL,
     goal         BOOLEAN NOT NULL,
     items        INTEGER NOT NULL,
-    open_items   INTEGER NOT NULL CHECK (open_items >= 0),
+    open_items   INTEGER NOT NULL,
     failed_items INTEGER NOT NULL,
     started_at   BIGINT,
     finished_at  BIGINT,
@@ -90,7 +91,7 @@ CREATE TABLE flow_steps (
     waiting_items INTEGER NOT NULL DEFAULT 0,
     redrives     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (flow_id, step_id)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02); -- no index holds what mostly changes here: a change finds its place on the same page
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 -- Steps that wait for an optional input, and how long yet.
 CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 
@@ -102,10 +103,8 @@ CREATE TABLE work (
     step_id         TEXT COLLATE "C" NOT NULL,
     item            INTEGER NOT NULL,
     version         TEXT COLLATE "C" NOT NULL,
-    status          TEXT NOT NULL CHECK (
-        status IN ('pending', 'held', 'active', 'not_completed', 'succeeded', 'failed', 'cancelled')
-    ),
-    attempt         INTEGER NOT NULL CHECK (attempt >= 0),
+    status          TEXT NOT NULL,
+    attempt         INTEGER NOT NULL,
     idempotency_key TEXT NOT NULL,
     lane            TEXT COLLATE "C" NOT NULL,
     created_at      BIGINT NOT NULL,
@@ -125,19 +124,8 @@ CREATE TABLE work (
     redrive_of      TEXT COLLATE "C",
     undoes          TEXT COLLATE "C",
     child_flow_id   TEXT COLLATE "C"
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02, fillfactor = 60);
 CREATE INDEX work_of_flow ON work (flow_id, step_id, item);
--- What may be sent, lane by lane, the longest due first.
-CREATE INDEX work_claimable ON work (lane, due_at)
-WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL;
--- What is out, by step: how many (parallelism) and since when (the oldest one waiting). What agents run is not out.
-CREATE INDEX work_waiting ON work (step_id, sent_at) WHERE status = 'active' AND version <> 'gate';
--- Whose clock runs out next.
-CREATE INDEX work_due ON work (due_at) WHERE status = 'active';
--- What is being sent at this moment, and by which node.
-CREATE INDEX work_sending ON work (owner) WHERE owner IS NOT NULL;
--- What has failed, by step: to be found and redriven.
-CREATE INDEX work_failed ON work (step_id, recorded_at) WHERE status = 'failed';
 
 -- Append-only: an event for every change, in the transaction that made it. A row is an entry: consecutive events of one
 -- flow, and of at most one work item, as a JSON array (see store/journal.py). Numbers of one flow are in the order of its
@@ -323,7 +311,41 @@ CREATE INDEX deliveries_of_flow ON deliveries (flow_id);
 
 -- Workflows, the newest first: flows that an agent runs itself.
 CREATE INDEX flows_cooperative ON flows (ordinal) WHERE plan = 'cooperative';
+-- The flows that have not completed, to be listed by their status. Kept in step by the statements that write flows.
+CREATE TABLE open_flows (
+    flow_id TEXT COLLATE "C" PRIMARY KEY,
+    status  TEXT NOT NULL,
+    ordinal BIGINT NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
+CREATE INDEX open_flows_of_status ON open_flows (status, ordinal);
+
+-- Work of which something may still come: all that is neither done nor cancelled, with what searches ask for. Kept in
+-- step by the statements that write work.
+CREATE TABLE open_work (
+    work_id     TEXT COLLATE "C" PRIMARY KEY,
+    flow_id     TEXT COLLATE "C" NOT NULL,
+    step_id     TEXT COLLATE "C" NOT NULL,
+    version     TEXT COLLATE "C" NOT NULL,
+    lane        TEXT COLLATE "C" NOT NULL,
+    status      TEXT NOT NULL,
+    due_at      BIGINT,
+    sent_at     BIGINT,
+    owner       TEXT COLLATE "C",
+    recorded_at BIGINT,
+    ordinal     BIGINT NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
+-- What may be sent, lane by lane, the longest due first.
+CREATE INDEX open_work_claimable ON open_work (lane, due_at)
+WHERE status IN ('pending', 'not_completed') AND due_at IS NOT NULL;
+-- What is out, by step: how many (parallelism) and since when (the oldest one waiting). What agents run is not out.
+CREATE INDEX open_work_waiting ON open_work (step_id, sent_at) WHERE status = 'active' AND version <> 'gate';
+-- Whose clock runs out next.
+CREATE INDEX open_work_due ON open_work (due_at) WHERE status = 'active';
+-- What is being sent at this moment, and by which node.
+CREATE INDEX open_work_sending ON open_work (owner) WHERE owner IS NOT NULL;
+-- What has failed, by step: to be found and redriven.
+CREATE INDEX open_work_failed ON open_work (step_id, recorded_at) WHERE status = 'failed';
 -- Steps that agents were let run, and of which nothing was reported yet.
-CREATE INDEX work_gated ON work (ordinal) WHERE version = 'gate' AND status IN ('active', 'not_completed');
+CREATE INDEX open_work_gated ON open_work (ordinal) WHERE version = 'gate' AND status IN ('active', 'not_completed');
 -- What waits for an approval.
-CREATE INDEX work_held ON work (ordinal) WHERE status = 'held';
+CREATE INDEX open_work_held ON open_work (ordinal) WHERE status = 'held';

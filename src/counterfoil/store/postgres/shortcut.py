@@ -85,6 +85,8 @@ def _can_be_proved(world: World, remembered: set[str]) -> bool:
 
 async def _read(connection: Connection, world: World, needs: Needs, defaults: WorkDefaults) -> bool:
     """Read what is not remembered; False if it shows that what is remembered is out of date."""
+    if needs.are_only(()):
+        return True
     loaded: dict[str, list[Any]] = {}
     async with asyncio.timeout(TRANSACTION_SECONDS):
         for query, keys_of in LOADS.items():
@@ -103,7 +105,8 @@ async def write_decided(connection: Connection, batch: Batch, memory: Memory) ->
     world, changes = batch.world, batch.world.changes
     if not changes.any():
         return
-    claims = any(event.type is EventType.WORK_DISPATCHED for event in changes.events)
+    dispatched = EventType.WORK_DISPATCHED
+    claims = any(event.type is dispatched for event in changes.events)
     writes = sorted(
         writes_of(changes, world.revisions), key=lambda write: write.query != "update_flows"
     )  # its lock first

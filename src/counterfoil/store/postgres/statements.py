@@ -14,11 +14,13 @@ PACKAGE = "counterfoil.store.postgres"
 QUERIES = load_queries(PACKAGE)
 COORDINATION = load_queries(PACKAGE, "coordination.sql")
 """Queries that only a store of several nodes needs."""
+_WRITES = {**QUERIES, **COORDINATION}
 
 SEPARATOR = "\x1f"
 ABSENT = "\x1e"
 _ARRAY = re.compile(r"\$(\d+)::(\w+)\[\]")
 _PACKED = r"string_to_array($\1, chr(31), chr(30))::\2[]"
+_TEXT = {str}
 _NAMED = re.compile(r"(?<![:\w]):([a-z_]+)")
 _NUMBERED = re.compile(r"\$(\d+)")
 
@@ -43,15 +45,16 @@ def packed(text: str) -> str:
 
 def pack(values: Sequence[Any]) -> str:
     """An array as one text, its values separated by a character that hardly any text has."""
-    absent = values.count(None)
-    if absent == len(values):
-        return SEPARATOR.join([ABSENT] * absent)
-    if absent:
-        text = SEPARATOR.join([ABSENT if value is None else str(value) for value in values])
-    elif isinstance(values[0], str):
+    absent = 0
+    kinds = set(map(type, values))  # quicker than to look for None, which every text would be compared with
+    if kinds == _TEXT:
         text = SEPARATOR.join(values)
+    elif len(distinct := set(values)) == 1:  # times and counters are mostly the same for all rows, or absent from all
+        (value,) = distinct
+        return SEPARATOR.join([ABSENT if value is None else str(value)] * len(values))
     else:
-        text = SEPARATOR.join(map(str, values))
+        absent = values.count(None)
+        text = SEPARATOR.join([ABSENT if value is None else str(value) for value in values])
     if not text or text.count(SEPARATOR) != len(values) - 1 or text.count(ABSENT) != absent:
         raise Unpackable
     return text
@@ -69,18 +72,18 @@ class Unpackable(ValueError):
     """Some text has the separator in it, or there is nothing to separate: it must be handed over as an array."""
 
 
-Shape = tuple[tuple[str, int], ...]
-"""Which queries a statement is made of, each with the number of its columns."""
+Shape = tuple[tuple[str, int, bool], ...]
+"""Which queries a statement is made of, each with the number of its columns, and whether all its rows must count."""
 
 
 def _with(shape: Shape) -> str:
     """Several writes as parts of one statement, run in the order in which what follows asks for their counts."""
     parts: list[str] = []
     shift = 0
-    for query, width in shape:
-        text = _NUMBERED.sub(lambda found, by=shift: f"${int(found[1]) + by}", QUERIES[query])  # type: ignore[misc]
-        returned = "seq" if query == "append_journal" else "1"
-        parts.append(f"{query} AS (\n{text}\nRETURNING {returned})")
+    for query, width, _ in shape:
+        text = _NUMBERED.sub(lambda found, by=shift: f"${int(found[1]) + by}", _WRITES[query])  # type: ignore[misc]
+        counted = "" if "\nRETURNING " in text else "\nRETURNING 1"
+        parts.append(f"{query} AS (\n{text}{counted})")
         shift += width
     return f"WITH {', '.join(parts)}"
 
@@ -95,8 +98,8 @@ _CONTROLS = "SELECT revision FROM controls"
 
 @cache
 def _combined(shape: Shape) -> str:
-    told = [_count(query) for query, _ in shape]
-    if any(query == "append_journal" for query, _ in shape):
+    told = [_count(query) for query, *_ in shape]
+    if any(query == "append_journal" for query, *_ in shape):
         told.append("(SELECT min(seq) FROM append_journal)")
     told.append(f"({_CONTROLS}) AS controls_seen")
     return f"{_with(shape)}\nSELECT {', '.join(told)}"
@@ -104,11 +107,12 @@ def _combined(shape: Shape) -> str:
 
 @cache
 def _proving(shape: Shape, *, claims: bool) -> str:
-    parameters = sum(width for _, width in shape)
-    proof = [f"{_count(query)} = ${parameters + place}" for place, (query, _) in enumerate(shape, 1)]
-    proof.append(f"({_CONTROLS}) = ${parameters + len(shape) + 1}")
+    parameters = sum(width for _, width, _ in shape)
+    exact = [query for query, _, exact in shape if exact]
+    proof = [f"{_count(query)} = ${parameters + place}" for place, query in enumerate(exact, 1)]
+    proof.append(f"({_CONTROLS}) = ${parameters + len(exact) + 1}")
     if claims:
-        alive = COORDINATION["check_leases"].replace("$1", f"${parameters + len(shape) + 2}")
+        alive = COORDINATION["check_leases"].replace("$1", f"${parameters + len(exact) + 2}")
         proof.append(f"EXISTS ({alive})")
     return f"{_with(shape)}\nSELECT 1 / CASE WHEN {' AND '.join(proof)} THEN 1 ELSE 0 END"
 
@@ -126,14 +130,14 @@ def combined(writes: list[Write]) -> tuple[str, list[Any]]:
 
 
 def proving(writes: list[Write], controls: int, node_id: str | None) -> tuple[str, list[Any]]:
-    """The same as a statement that divides by zero, and so writes nothing, unless each write wrote all its rows.
+    """The same as a statement that divides by zero, and so writes nothing, unless each write wrote all that it must.
 
     ``controls``: nor if policies and subscriptions are not at this revision. ``node_id``: nor if this node's lease has
     lapsed.
     """
     shape, values = _columns(writes)
     text = _proving(shape, claims=node_id is not None)
-    counts = [len(write.rows) for write in writes]
+    counts = [len(write.rows) for write in writes if write.exact]
     nodes = [] if node_id is None else [node_id]
     try:
         return packed(text), [*(pack(column) for column in values), *counts, controls, *nodes]
@@ -143,5 +147,5 @@ def proving(writes: list[Write], controls: int, node_id: str | None) -> tuple[st
 
 def _columns(writes: list[Write]) -> tuple[Shape, list[Any]]:
     columns = [list(zip(*write.rows, strict=True)) for write in writes]
-    shape = tuple((write.query, len(own)) for write, own in zip(writes, columns, strict=True))
+    shape = tuple((write.query, len(own), write.exact) for write, own in zip(writes, columns, strict=True))
     return shape, [column for own in columns for column in own]

@@ -411,6 +411,19 @@ WHERE work.work_id = change.work_id AND CASE change.status
     WHEN 'cancelled' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
 END;
 
+-- name: end_work
+-- The same for items that were sent before and are done now, of which only the end can change: most of all updates.
+UPDATE work SET
+    status = change.status, result = change.result, error = change.error, recorded_at = change.recorded_at,
+    due_at = NULL, deadline_at = NULL, owner = NULL, hold = NULL
+FROM (
+    WITH change (work_id, status, result, error, recorded_at) AS (VALUES :rows) SELECT * FROM change
+) AS change
+WHERE work.work_id = change.work_id AND CASE change.status
+    WHEN 'succeeded' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+    WHEN 'cancelled' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
+END;
+
 -- name: append_journal
 INSERT INTO journal (flow_id, work_id, at, events)
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
