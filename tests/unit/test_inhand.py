@@ -24,12 +24,14 @@ class Batches:
         await asyncio.sleep(0)
 
     async def _run(self, name: str, work_ids: tuple[str, ...]) -> None:
-        async with self.in_hand.take(work_ids):
-            self.running.append(name)
-            try:
-                await self._ends[name].wait()
-            finally:
-                self.running.remove(name)
+        wanted = frozenset(work_ids)
+        await self.in_hand.take(wanted)
+        self.running.append(name)
+        try:
+            await self._ends[name].wait()
+        finally:
+            self.running.remove(name)
+            self.in_hand.give_back(wanted)
 
     async def end(self, name: str) -> None:
         self._ends[name].set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ from counterfoil.domain.receipts import Receipts
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.feed import Feed, Subscription
 from counterfoil.engine.lease import Lease
-from counterfoil.engine.neighbours import MOST_FLOWS, Neighbours
+from counterfoil.engine.neighbours import BUSY_SECONDS, MANY_FLOWS, MOST_FLOWS, Neighbours
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.listening import CHANNEL
 from counterfoil.store.postgres.store import PostgresStore
@@ -251,3 +252,25 @@ async def test_whoever_is_stopped_says_no_more(nodes: Pair) -> None:
     await one.neighbours.stop()
     await heard_all(*nodes)
     assert not has_heard(two, "unsaid")
+
+
+async def test_who_comes_is_heard_of_before_the_next_look(nodes: Pair) -> None:
+    one, two = nodes
+    met: list[str] = []
+    one.neighbours.met = lambda: met.append("somebody")
+    one.lease.others = 0  # as it was before the other one came
+    two.neighbours.greet()
+    await heard_all(two, one)
+    assert (one.lease.others, met) == (1, ["somebody"])
+    two.neighbours.greet()
+    await heard_all(two, one)
+    assert met == ["somebody"], "it is no news any more"
+
+
+async def test_where_much_changes_words_gather_longer(nodes: Pair) -> None:
+    one, two = nodes
+    with two.feed.subscribe(None) as reader:
+        began = time.monotonic()
+        one.neighbours.tell(flows=map(str, range(MANY_FLOWS + 1)))
+        assert await rung(reader)
+        assert time.monotonic() - began >= BUSY_SECONDS

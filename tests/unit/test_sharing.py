@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from counterfoil.store.sharing import Shares
+from counterfoil.store.sharing import LEAST_ALONE, LEAST_AMONG_OTHERS, PATIENCE, PATIENCE_OF_FEW, Shares
 
 
 def test_one_batch_at_a_time_takes_everything() -> None:
@@ -23,23 +23,47 @@ def test_a_batch_takes_no_more_than_its_share_though_more_wait() -> None:
 
 def test_a_single_command_is_enough_as_long_as_there_never_were_more() -> None:
     shares = Shares(2)
-    assert shares.are_enough(1)
+    assert shares.enough <= 1
     assert shares.take(1, 0) == 1
-    assert shares.are_enough(1)
+    assert shares.enough <= 1
 
 
 def test_few_are_not_enough_where_many_are_expected() -> None:
     shares = Shares(2)
     shares.take(64, 0)
-    assert not shares.are_enough(31)
-    assert shares.are_enough(32)
+    assert shares.enough == 32
 
 
 def test_a_crowd_that_does_not_show_again_is_expected_less_and_less() -> None:
     shares = Shares(2)
     shares.take(64, 0)
     batches = 0
-    while not shares.are_enough(1):
+    while shares.enough > 1:
         shares.take(1, 0)
         batches += 1
-    assert batches < 40
+    assert batches <= 40
+
+
+def test_a_small_crowd_is_not_divided() -> None:
+    shares = Shares(2)
+    assert shares.take(10, 0) == 10
+    assert shares.take(20, 0) == LEAST_ALONE
+    assert shares.take(4 * LEAST_ALONE, 0) == 2 * LEAST_ALONE, "half of them"
+
+
+def test_where_other_nodes_use_the_database_meanwhile_batches_are_larger() -> None:
+    shares = Shares(2)
+    shares.expect_others(1)
+    assert shares.take(LEAST_AMONG_OTHERS, 0) == LEAST_AMONG_OTHERS
+    shares.expect_others(0)
+    assert shares.take(LEAST_AMONG_OTHERS, 0) == LEAST_AMONG_OTHERS / 2
+
+
+def test_few_among_other_nodes_wait_longer_for_each_other() -> None:
+    shares = Shares(2)
+    shares.take(LEAST_AMONG_OTHERS, 0)
+    assert shares.patience == PATIENCE
+    shares.expect_others(1)
+    assert shares.patience == PATIENCE_OF_FEW
+    shares.take(2 * LEAST_AMONG_OTHERS, 0)
+    assert shares.patience == PATIENCE, "they make two batches, as without others"

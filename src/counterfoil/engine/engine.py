@@ -102,6 +102,7 @@ class Engine:
         self.lease = Lease(store, context, limits.lease_ms)
         self.neighbours = Neighbours(store, context, self.lease, self.feed)
         self.neighbours.room_for = self._make_room
+        self.neighbours.met = lambda: self.commit.shares.expect_others(1)
         self.neighbours.due = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.dispatcher = Dispatcher(context, self.commit, transport, signer, metrics, self.slots, self.lease)
         self.cancel_caller = CancelCaller(context, self.commit, transport, signer, metrics)
@@ -223,7 +224,7 @@ class Engine:
 
     def _count(self, answer: Completion | CounterfoilError) -> None:
         if isinstance(answer, CounterfoilError):
-            self.metrics.completed(answer.code.lower())
+            self.metrics.completed(answer.code)
             return
         self.metrics.completed(answer.verdict)
         if answer.verdict is Verdict.ACCEPTED and answer.recorded_at is not None and answer.sent_at is not None:
@@ -348,6 +349,9 @@ class Engine:
             return
         had_others, lapsed = lease.others, not lease.held
         await lease.keep()
+        self.commit.shares.expect_others(lease.others)
+        if lease.others and not had_others:
+            self.neighbours.greet()
         self._make_room((*self.slots.full, *self.slots.resting))
         if had_others or lease.others:
             self.feed.ring_all()

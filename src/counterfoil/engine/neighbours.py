@@ -21,6 +21,10 @@ from counterfoil.store.commit import StoreFailure
 from counterfoil.store.protocol import Nodes
 
 GATHER_SECONDS = 0.01
+BUSY_SECONDS = 0.05
+MANY_FLOWS = 32
+"""Where more than so many flows change in a moment, words gather longer: telling and hearing costs every node, and the
+database, as much as several of the changes that are told."""
 LAST_WORDS_SECONDS = 1.0
 MOST_FLOWS = 180
 """More flows than fit into one message are told as «any»."""
@@ -44,6 +48,8 @@ class Neighbours:
         """Called with steps of which something has come back elsewhere."""
         self.due: Callable[[], None] = lambda: None
         """Called when another node has due work that it has no place for."""
+        self.met: Callable[[], None] = lambda: None
+        """Called when word comes from another node, where none was known of."""
         nodes.heard = self._heard
 
     def tell(self, flows: Iterable[str] = (), steps: Iterable[str] = (), *, due: bool = False) -> None:
@@ -55,6 +61,10 @@ class Neighbours:
         self._due = self._due or due
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send(), name="neighbours")
+
+    def greet(self) -> None:
+        """Let the others hear of this node: what they do where they are not alone, they do from now on."""
+        self.tell(due=True)
 
     async def finish(self) -> None:
         """Say what is still to be said, if that is soon done: nobody hears of it later from a node that leaves."""
@@ -70,6 +80,8 @@ class Neighbours:
     async def _send(self) -> None:
         while self._flows or self._steps or self._due:
             await asyncio.sleep(GATHER_SECONDS)
+            if len(self._flows) > MANY_FLOWS:
+                await asyncio.sleep(BUSY_SECONDS)
             flows, self._flows = self._flows, set()
             steps, self._steps = self._steps, set()
             due, self._due = self._due, False
@@ -91,6 +103,9 @@ class Neighbours:
             return  # somebody else uses the same channel
         if sender == self._context.node_id:
             return
+        if not self._lease.others:
+            self._lease.others = 1  # until it is counted, when the lease is renewed
+            self.met()
         if flows is None:
             self._feed.ring_all()
         else:

@@ -39,9 +39,6 @@ Answer = TypeVar("Answer")
 TOLD_AGAIN_SECONDS = 5.0
 """How often the log is told that the store still fails: a busy engine fails hundreds of batches a second then."""
 
-PATIENCE_SECONDS = 0.005
-"""How long commands wait at most for others to share a batch with, while another batch is under way."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -68,9 +65,10 @@ class Backend(Protocol):
     """What group commit needs of a database."""
 
     def execute(self, batch: Batch) -> Awaitable[None]:
-        """Begin at once: load what the batch needs, let it decide until it misses nothing, write its changes, commit.
+        """Load what the batch needs, let it decide until it misses nothing, write its changes, commit.
 
-        The awaitable ends with the commit, or raises StoreFailure, and then nothing was written, or CommitUnknown.
+        Begins at once, if it can; else when it is awaited. The awaitable ends with the commit, or raises StoreFailure,
+        and then nothing was written, or CommitUnknown.
         """
         ...
 
@@ -131,10 +129,12 @@ class GroupCommit:
         self._batches = batches
         self._queue: deque[tuple[Command[Any], Resolve]] = deque()
         self._wake = asyncio.Event()
+        self._wanted = 1
+        """How many commands must wait before whoever gathers them is woken."""
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self._under_way = 0
-        self._shares = Shares(batches)
+        self.shares = Shares(batches)
         self._outage = Outage()
         self._doubtful: list[tuple[World, Callable[[], Awaitable[bool]]]] = []
         self.prepare: Callable[[World], None] = lambda world: None
@@ -174,7 +174,8 @@ class GroupCommit:
         if self._closed or len(self._queue) >= self._backlog_limit:
             return False
         self._queue.append((command, resolve))
-        self._wake.set()
+        if len(self._queue) >= self._wanted:
+            self._wake.set()
         return True
 
     async def _run(self) -> None:
@@ -200,18 +201,22 @@ class GroupCommit:
             elif self._closed:
                 return
             else:
-                self._wake.clear()
-                await self._wake.wait()
+                await self._woken_by(1)
+
+    async def _woken_by(self, commands: int) -> None:
+        """Wait until so many commands wait, or something else calls for a look."""
+        self._wanted = commands
+        self._wake.clear()
+        await self._wake.wait()
 
     async def _gather(self) -> None:
         """Wait until the next batch has its share, for a moment at most; without delay if no more are coming."""
         seen = 0
-        give_up_at = self._loop.time() + PATIENCE_SECONDS
-        while self._queue and not self._shares.are_enough(len(self._queue)) and self._loop.time() < give_up_at:
+        give_up_at = self._loop.time() + self.shares.patience
+        while self._queue and len(self._queue) < self.shares.enough and self._loop.time() < give_up_at:
             if self._under_way:  # nothing is lost by waiting: the backend is busy
-                self._wake.clear()
                 alarm = self._loop.call_at(give_up_at, self._wake.set)
-                await self._wake.wait()
+                await self._woken_by(self.shares.enough)
                 alarm.cancel()
             elif len(self._queue) > seen:
                 seen = len(self._queue)
@@ -220,7 +225,7 @@ class GroupCommit:
                 return
 
     def _next_batch(self) -> Batch:
-        count = min(self._shares.take(len(self._queue), self._under_way), self._batch_limit)
+        count = min(self.shares.take(len(self._queue), self._under_way), self._batch_limit)
         self._under_way += count
         return Batch([self._queue.popleft() for _ in range(count)], self._new_world, self._clock)
 

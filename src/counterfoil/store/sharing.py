@@ -3,6 +3,10 @@
 Clients that were answered together come back together. If the first few of them were taken at once, the rest would make
 one large batch, and there would be nothing to decide while the backend works on it. So a batch takes its share of all
 that are about: as many commands as there have been lately, divided by the batches.
+
+A batch has a cost of its own, in this process and in the database, as large as that of several commands. So few
+commands are not divided. How few, depends on what could be done meanwhile: a node that is alone would leave the
+database idle; where there are others, they use it.
 """
 
 from __future__ import annotations
@@ -13,18 +17,39 @@ FADING = 0.9
 """How much of the crowd is still expected after each batch, if it does not show."""
 
 
+LEAST_ALONE = 16
+LEAST_AMONG_OTHERS = 32
+"""How many commands a batch has at least, if there are so many at all."""
+PATIENCE = 0.001
+PATIENCE_OF_FEW = 0.01
+"""Seconds that commands wait at most for others to share a batch with, while another batch is under way; and where they
+are so few that, among other nodes, all of them make one."""
+
+
 class Shares:
     """Remembers how many commands there were, waiting and under way together."""
 
     def __init__(self, batches: int) -> None:
         self._batches = batches
         self._crowd = 0.0
+        self._others = 0
+
+    def expect_others(self, others: int) -> None:
+        """So many other nodes write to the same database."""
+        self._others = others
 
     def take(self, waiting: int, under_way: int) -> int:
         """How many of those that wait the next batch takes."""
         self._crowd = max(waiting + under_way, self._crowd * FADING)
-        return min(waiting, math.ceil(self._crowd / self._batches))
+        return min(waiting, self.enough)
 
-    def are_enough(self, waiting: int) -> bool:
-        """Whether these are the share of a batch, or more."""
-        return waiting >= self._crowd / self._batches
+    @property
+    def enough(self) -> int:
+        """How many are the share of a batch."""
+        least = LEAST_AMONG_OTHERS if self._others else LEAST_ALONE
+        return math.ceil(max(self._crowd / self._batches, min(self._crowd, least)))
+
+    @property
+    def patience(self) -> float:
+        """How many seconds it is worth to wait for a share."""
+        return PATIENCE_OF_FEW if self._others and self._crowd <= LEAST_AMONG_OTHERS else PATIENCE

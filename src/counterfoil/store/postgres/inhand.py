@@ -8,8 +8,7 @@ to wait. It is no lock: nothing depends on it but time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Set as AbstractSet
 
 
 class InHand:
@@ -18,17 +17,16 @@ class InHand:
     def __init__(self) -> None:
         self._ends: dict[str, asyncio.Event] = {}
 
-    @asynccontextmanager
-    async def take(self, work_ids: Iterable[str]) -> AsyncIterator[None]:
+    async def take(self, work_ids: AbstractSet[str]) -> None:
         """Wait until no other batch has any of these, then have them. Who waits has none: nobody waits in a circle."""
-        wanted = frozenset(work_ids)
-        while taken := wanted & self._ends.keys():
+        while taken := work_ids & self._ends.keys():
             await self._ends[next(iter(taken))].wait()
-        end = asyncio.Event()
-        self._ends.update(dict.fromkeys(wanted, end))
-        try:
-            yield
-        finally:
-            for work_id in wanted:
-                del self._ends[work_id]
+        self._ends.update(dict.fromkeys(work_ids, asyncio.Event()))
+
+    def give_back(self, work_ids: AbstractSet[str]) -> None:
+        """Those that were taken together are given back together."""
+        end = None
+        for work_id in work_ids:
+            end = self._ends.pop(work_id)
+        if end is not None:
             end.set()

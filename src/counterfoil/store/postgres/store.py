@@ -126,15 +126,19 @@ class PostgresStore:
     # Writing -----------------------------------------------------------------------------------------------------
 
     def execute(self, batch: Batch) -> Awaitable[None]:
-        return asyncio.ensure_future(self._execute(batch))
+        return self._execute(batch)
 
     async def _execute(self, batch: Batch) -> None:
-        async with self._in_hand.take(batch.needs.work):
+        wanted = frozenset(batch.needs.work)
+        await self._in_hand.take(wanted)
+        try:
             writer = await self._idle_writers.get()
             try:
                 await writer.execute(batch)
             finally:
                 self._idle_writers.put_nowait(writer)
+        finally:
+            self._in_hand.give_back(wanted)
 
     # Reading -----------------------------------------------------------------------------------------------------
 
