@@ -46,7 +46,7 @@ class Size:
     """How much of everything."""
 
     rounds: int = 5
-    turns: int = 15
+    turns: int = 40
     """Short rounds, where the machine's own ups and downs are larger than what is measured."""
     completions: int = 2_000
     flows: int = 4_000
@@ -78,22 +78,32 @@ Measure = Callable[[Size], Awaitable[list[Outcome]]]
 
 async def completions(size: Size) -> list[Outcome]:
     """(1) Durable completions/s over the requests/s of a bare handler that validates the same JSON."""
-    ratios = []
+    with engine() as ours:
+        return [await completions_over_bare(size, ours, "durable completions/s over a bare handler")]
+
+
+async def completions_over_bare(size: Size, ours: Server, name: str) -> Outcome:
     receipts = Receipts()
-    with engine() as ours, running(*HANDLER) as bare:
+    with running(*HANDLER) as bare:
         await register(ours, await receipts.serve())
-        await complete(bare, await _urls(receipts, ours, bare, 500))  # both have run once before it counts
-        for _ in range(size.turns):
+
+        async def turn(number: int) -> float:
             urls = await receipts.fill(ours, size.completions)
-            rate = await complete(ours, urls)
-            ratios.append(rate / await complete(bare, [url.replace(ours.url, bare.url) for url in urls]))
-    return [Outcome("durable completions/s over a bare handler", statistics.median(ratios), 0.85, rounds=ratios)]
+            others = [url.replace(ours.url, bare.url) for url in urls]
+            return await in_turns(number, lambda: complete(ours, urls), lambda: complete(bare, others))
+
+        await turn(0)  # both have run once before it counts
+        ratios = [await turn(number) for number in range(size.turns)]
+    return Outcome(name, statistics.median(ratios), 0.85, rounds=ratios)
 
 
-async def _urls(receipts: Receipts, ours: Server, bare: Server, count: int) -> list[str]:
-    urls = await receipts.fill(ours, count)
-    await complete(ours, urls)
-    return [url.replace(ours.url, bare.url) for url in urls]
+async def in_turns(number: int, one: Callable[[], Awaitable[float]], other: Callable[[], Awaitable[float]]) -> float:
+    """The rate of one thing over that of another, right after each other, each of them first in every second turn."""
+    if number % 2:
+        divisor = await other()
+        return await one() / divisor
+    rate = await one()
+    return rate / await other()
 
 
 async def complete(server: Server, urls: list[str], connections: int = CONNECTIONS) -> float:

@@ -9,8 +9,17 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.flows import Receipts, register
-from benchmarks.measures import CONNECTIONS, HANDLER, Measure, Outcome, Size, complete, cycle_over_relay
-from benchmarks.processes import Server, engine, running
+from benchmarks.measures import (
+    CONNECTIONS,
+    Measure,
+    Outcome,
+    Size,
+    complete,
+    completions_over_bare,
+    cycle_over_relay,
+    in_turns,
+)
+from benchmarks.processes import Server, engine
 from tests.postgres import Cluster
 
 LEASE_MS = 2_000
@@ -31,18 +40,8 @@ def node(store: str, **environment: str) -> contextlib.AbstractContextManager[Se
 
 async def completions(size: Size) -> list[Outcome]:
     """(1) Durable completions/s over the requests/s of a bare handler that validates the same JSON."""
-    ratios = []
-    receipts = Receipts()
-    with database() as store, node(store) as ours, running(*HANDLER) as bare:
-        await register(ours, await receipts.serve())
-        for turn in range(size.turns + 1):
-            urls = await receipts.fill(ours, size.completions)
-            rate = await complete(ours, urls)
-            ratio = rate / await complete(bare, [url.replace(ours.url, bare.url) for url in urls])
-            if turn:  # both have run once before it counts
-                ratios.append(ratio)
-    name = "PostgreSQL: durable completions/s over a bare handler"
-    return [Outcome(name, statistics.median(ratios), 0.85, rounds=ratios)]
+    with database() as store, node(store) as ours:
+        return [await completions_over_bare(size, ours, "PostgreSQL: durable completions/s over a bare handler")]
 
 
 async def full_cycle(size: Size) -> list[Outcome]:
@@ -54,39 +53,44 @@ async def full_cycle(size: Size) -> list[Outcome]:
 
 async def two_nodes(size: Size) -> list[Outcome]:
     """Completions/s of two nodes on one database, half of the load each, over those of one with all of it."""
-    ratios = []
     receipts = Receipts()
     with database() as store, node(store) as first, node(store) as second:
         await register(first, await receipts.serve())
-        for turn in range(size.turns + 1):
-            urls = await receipts.fill(first, size.completions)
-            alone = await complete(first, urls)
-            urls = await receipts.fill(first, size.completions)
+
+        async def both(urls: list[str]) -> float:
             half = len(urls) // 2
             moved = [url.replace(first.url, second.url) for url in urls[half:]]
             started = time.perf_counter()
             await asyncio.gather(
                 complete(first, urls[:half], CONNECTIONS // 2), complete(second, moved, CONNECTIONS // 2)
             )
-            if turn:
-                ratios.append(len(urls) / (time.perf_counter() - started) / alone)
+            return len(urls) / (time.perf_counter() - started)
+
+        async def turn(number: int) -> float:
+            urls = await receipts.fill(first, 2 * size.completions)
+            of_two, of_one = urls[: size.completions], urls[size.completions :]
+            return await in_turns(number, lambda: both(of_two), lambda: complete(first, of_one))
+
+        await turn(0)
+        ratios = [await turn(number) for number in range(size.turns)]
     name = "PostgreSQL: completions/s of two nodes over one, on one machine"
     return [Outcome(name, statistics.median(ratios), 1.0, rounds=ratios)]
 
 
 async def forgotten(size: Size) -> list[Outcome]:
     """Completions/s on a node that has never seen the work over those on the node that sent it, and remembers it."""
-    ratios = []
     receipts = Receipts()
     with database() as store, node(store) as sender, node(store) as stranger:
         await register(sender, await receipts.serve())
-        for turn in range(size.turns + 1):
-            remembered = await complete(sender, await receipts.fill(sender, size.completions))
-            urls = [url.replace(sender.url, stranger.url) for url in await receipts.fill(sender, size.completions)]
-            if turn:
-                ratios.append(await complete(stranger, urls) / remembered)
-            else:
-                await complete(stranger, urls)
+
+        async def turn(number: int) -> float:
+            urls = await receipts.fill(sender, 2 * size.completions)
+            strange = [url.replace(sender.url, stranger.url) for url in urls[: size.completions]]
+            known = urls[size.completions :]
+            return await in_turns(number, lambda: complete(stranger, strange), lambda: complete(sender, known))
+
+        await turn(0)
+        ratios = [await turn(number) for number in range(size.turns)]
     name = "PostgreSQL: completions/s on another node than the one that sent the work over those on that one"
     return [Outcome(name, statistics.median(ratios), 1.0, at_least=False, rounds=ratios)]
 
