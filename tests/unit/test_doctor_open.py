@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from counterfoil.domain.results import StepResult
 from counterfoil.testing.simulator import Simulator
-from tests.by_hand import break_it
+from tests.by_hand import break_it, by_hand
 from tests.databases import NewDatabase
 from tests.store.records import DEFAULTS
 from tests.unit.test_doctor import examine, fill
@@ -35,3 +36,13 @@ def test_tables_of_what_is_open_that_tell_something_else(filled: str, change: st
     [finding] = examine(filled)
     assert finding.invariant == "open"
     assert finding.subject == subject or finding.message.endswith(f"of flow {subject}")
+
+
+async def test_who_is_missing_there_ends_all_the_same(filled: str) -> None:
+    break_it(filled, "DELETE FROM open_flows WHERE flow_id = 'active'")
+    break_it(filled, "DELETE FROM open_work WHERE flow_id = 'active'")
+    [(work_id,)] = by_hand(filled, "SELECT work_id FROM work WHERE flow_id = 'active'")
+    async with Simulator(filled, defaults=DEFAULTS) as simulator:
+        await simulator.engine.complete(work_id, StepResult(success=True))
+        assert (await simulator.engine.queries.flow("active"))["status"] == "completed"
+        assert simulator.examine() == []

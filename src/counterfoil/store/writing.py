@@ -99,7 +99,7 @@ def _flows(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Wr
     touched = sorted(((changes.touched() & revisions.keys()) | flows.keys()) - new)
     yield Write("update_flows", [(*rows.raised_flow(key, flows.get(key)), revisions[key]) for key in touched])
     others = [flow for flow in changed if flow.status is not completed]
-    yield _following("close_flows", len(changed) - len(others))
+    yield _closing("close_flows", len(changed) - len(others))
     if any(flow.status is not FlowStatus.ACTIVE or flow.redrives for flow in others):  # then it looks at all of them
         yield Write("follow_flows", [()], exact=False, follows=True)
 
@@ -126,12 +126,12 @@ def _work(changes: Changes) -> Iterator[Write]:
     ended, others = _ended_and_others(changes)
     if ended:
         yield Write("end_work", [rows.ended_work(item) for item in ended])
-        yield _following("close_ended_work", len(ended))
+        yield _closing("close_ended_work", len(ended))
     if others:
         yield Write("update_work", [rows.updated_work(item) for item in others])
         done = sum(item.status in DONE_WORK for item in others)
         yield _following("follow_work", len(others) - done)
-        yield _following("close_work", done)
+        yield _closing("close_work", done)
 
 
 def _ended_and_others(changes: Changes) -> tuple[list[Work], list[Work]]:
@@ -158,6 +158,11 @@ def _ended_and_others(changes: Changes) -> tuple[list[Work], list[Work]]:
 def _following(query: str, count: int) -> Write:
     """A statement that takes so many rows from what the one before it has written."""
     return Write(query, [()] * count, follows=True)
+
+
+def _closing(query: str, count: int) -> Write:
+    """The same where rows go: one that was gone already is no reason to refuse an end."""
+    return Write(query, [()] * count, exact=False, follows=True)
 
 
 def _guarding(changes: Changes) -> Iterator[Write]:
