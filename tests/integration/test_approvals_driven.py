@@ -31,7 +31,7 @@ SECOND = [{"field": "step.gate_count", "operator": "at_least", "value": 2}]
 CONTROL = {"approval": {"reason": "a person looks first", "severity": "high"}}
 DOUBLE: dict[str, Any] = {"n": each("number"), "twice": gives("number")}
 LIMITS = {"one": {"parallelism": 1}, "rare": {"rate_limit": {"count": 1, "per_ms": 600_000}}}
-LATER = {"init_backoff_ms": 10, "deadline_ms": 100}
+LATER = {"init_backoff_ms": 10, "deadline_ms": 500}
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ from tests.integration.scenario import PATH, STEP, dispatched
 from tests.running import Connect, StartNode
 from tests.wire import Api, moment
 
-SHORT = {"deadline_ms": 300, "init_backoff_ms": 10}
+SHORT = {"deadline_ms": 500, "init_backoff_ms": 10}
+"""Long enough that a busy machine sends the attempt before it has run out: afterwards it would not."""
 
 
 async def test_silence_past_the_deadline_is_sent_again(api: Api, endpoint: StepEndpoint) -> None:
     flow_id, first = await dispatched(api, endpoint, work=SHORT)
     second = await endpoint.received(PATH, 2)
-    assert second.at - first.at >= 0.3
+    assert second.at - first.at >= 0.4
     assert second.metadata["attempt"] == 2
     assert second.token == first.token
     assert moment(second.metadata["deadline_at"]) > moment(first.metadata["deadline_at"])
@@ -27,9 +28,7 @@ async def test_silence_past_the_deadline_is_sent_again(api: Api, endpoint: StepE
 
 
 async def test_silence_to_the_end_fails(api: Api, endpoint: StepEndpoint) -> None:
-    flow_id, received = await dispatched(
-        api, endpoint, work={"deadline_ms": 100, "max_retries": 1, "init_backoff_ms": 1}
-    )
+    flow_id, received = await dispatched(api, endpoint, work={**SHORT, "max_retries": 1})
     assert (await api.final(flow_id))["status"] == "failed"
     assert len(endpoint.requests(PATH)) == 2
     details = (await api.complete(received, {"success": True})).refused(400, "CONFLICTING_RESULT")
@@ -37,7 +36,7 @@ async def test_silence_to_the_end_fails(api: Api, endpoint: StepEndpoint) -> Non
 
 
 async def test_a_late_result_is_accepted_while_the_item_waits(api: Api, endpoint: StepEndpoint) -> None:
-    work = {"deadline_ms": 100, "init_backoff_ms": 60_000, "max_backoff_ms": 60_000}
+    work = {**SHORT, "init_backoff_ms": 60_000, "max_backoff_ms": 60_000}
     flow_id, received = await dispatched(api, endpoint, work=work)
     await api.until_work(flow_id, "not_completed")
     await api.succeed(received, late=True)
@@ -77,7 +76,7 @@ async def test_a_short_deadline_is_kept_between_sweeps(
     api = connect(await start_node(sweep_interval_ms=10_000))
     _, first = await dispatched(api, endpoint, work=SHORT)
     second = await endpoint.received(PATH, 2)
-    assert 0.3 <= second.at - first.at < 2
+    assert 0.4 <= second.at - first.at < 2
 
 
 async def test_an_extended_deadline_is_kept_between_sweeps(

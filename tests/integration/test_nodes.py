@@ -167,7 +167,11 @@ async def test_nodes_without_secrets_of_their_own_share_one(
 
 
 async def test_a_deadline_runs_out_once(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
-    """All nodes look for it at once, and each attempt that is left is made once."""
+    """All nodes look for it at once, and each attempt that is left is made once.
+
+    An attempt that a slow machine got round to only after its deadline is not sent any more, so none may be missing
+    from the journal, and none may arrive twice.
+    """
     apis = [connect(node) for node in await start_nodes(start_node, 3, **BUSY)]
     await apis[0].put_step(STEP, endpoint.url(PATH), work={"deadline_ms": 300, "max_retries": 2, "init_backoff_ms": 10})
     flows = [flow_id for api in apis for flow_id in await start_many(api, STEP, 20)]
@@ -175,7 +179,9 @@ async def test_a_deadline_runs_out_once(start_node: StartNode, connect: Connect,
         assert (await apis[number % 3].final(flow_id))["error"]["code"] == "RETRIES_EXHAUSTED"
         kinds = Counter(await apis[0].event_types(flow_id))
         assert (kinds["work_dispatched"], kinds["work_not_completed"], kinds["work_failed"]) == (3, 2, 1)
-    check_each_attempt_was_sent_once(endpoint, flows, attempts=3)
+    sent = attempts_sent(endpoint)
+    assert set(sent) <= {(flow_id, number) for flow_id in flows for number in (1, 2, 3)}
+    assert set(sent.values()) == {1}
 
 
 async def test_what_is_due_again_is_sent_once(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
@@ -188,12 +194,12 @@ async def test_what_is_due_again_is_sent_once(start_node: StartNode, connect: Co
     await apis[0].put_step(STEP, endpoint.url(PATH), kind="sync", work={"init_backoff_ms": 50})
     flows = [flow_id for api in apis for flow_id in await start_many(api, STEP, 40)]
     assert {(await apis[0].final(flow_id))["status"] for flow_id in flows} == {"completed"}
-    check_each_attempt_was_sent_once(endpoint, flows, attempts=3)
+    assert attempts_sent(endpoint) == {(flow_id, number): 1 for flow_id in flows for number in (1, 2, 3)}
 
 
-def check_each_attempt_was_sent_once(endpoint: StepEndpoint, flows: list[str], attempts: int) -> None:
-    sent = Counter((each.metadata["flow_id"], each.metadata["attempt"]) for each in endpoint.requests(PATH))
-    assert sent == {(flow_id, number): 1 for flow_id in flows for number in range(1, attempts + 1)}
+def attempts_sent(endpoint: StepEndpoint) -> Counter[tuple[str, int]]:
+    """How often each attempt of each flow has arrived."""
+    return Counter((each.metadata["flow_id"], each.metadata["attempt"]) for each in endpoint.requests(PATH))
 
 
 async def test_a_worker_is_told_once_of_a_cancellation(
@@ -218,7 +224,7 @@ async def test_what_another_node_has_in_hand_is_not_asked_for_without_pause(
     """A flow whose row is locked is passed over; the deadline that has run out is found when the lock is gone."""
     [node] = await start_nodes(start_node, 1)
     api = connect(node)
-    flow_id, _ = await dispatched(api, endpoint, work={"deadline_ms": 200, "max_retries": 0})
+    flow_id, _ = await dispatched(api, endpoint, work={"deadline_ms": 800, "max_retries": 0})
     rounds = 'counterfoil_sweeps_total{sweep="deadlines"}'
     async with hand(node) as connection, connection.transaction():
         await connection.execute("SELECT 1 FROM flows WHERE flow_id = $1 FOR UPDATE", flow_id)

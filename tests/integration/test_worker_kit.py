@@ -138,7 +138,7 @@ async def test_a_dispatch_repeated_after_the_deadline_does_not_repeat_the_work(c
         await done.wait()
         return {"attempt": work.receipt.attempt}
 
-    await client.put_step("job", {"endpoint": await serve(worker), "work": {"deadline_ms": 50, "init_backoff_ms": 1}})
+    await client.put_step("job", {"endpoint": await serve(worker), "work": {"deadline_ms": 400, "init_backoff_ms": 1}})
     started = await client.start_flow(["job"])
 
     async def second_attempt() -> bool:
