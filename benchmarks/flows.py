@@ -37,7 +37,7 @@ class Receipts:
     @staticmethod
     async def start(server: Server, count: int) -> None:
         request = post_request(f"{server.url}/api/v1/flows", START)
-        await run_load(server.host, server.port, [request] * count, min(count, 64))
+        await run_load([server], [request] * count, min(count, 64))
 
     async def fill(self, server: Server, count: int) -> list[str]:
         """Start so many flows; returns their webhook URLs once all are out."""

@@ -102,7 +102,7 @@ async def _gates(session: aiohttp.ClientSession, server: Server, count: int) -> 
         f"{server.url}/api/v1/workflows/{workflows[number % WORKFLOWS]}/steps/transfer-{number}/gate"
         for number in range(count)
     ]
-    load = await run_load(server.host, server.port, [post_request(url, CALL) for url in steps], CONNECTIONS)
+    load = await run_load([server], [post_request(url, CALL) for url in steps], CONNECTIONS)
     assert set(load.statuses) == {200}, load.statuses
     return load.rate
 

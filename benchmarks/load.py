@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import urlsplit
+
+from benchmarks.processes import Server
 
 
 @dataclass
@@ -52,7 +54,6 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._send()
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._done.done():
@@ -67,9 +68,9 @@ class _Connection(asyncio.Protocol):
             return
         self._buffer = b""
         self._statuses.append(buffer[9:12])
-        self._send()
+        self.send()
 
-    def _send(self) -> None:
+    def send(self) -> None:
         request = next(self._requests, None)
         if request is None:
             if not self._done.done():
@@ -79,15 +80,28 @@ class _Connection(asyncio.Protocol):
         self._transport.write(request)
 
 
-async def run_load(host: str, port: int, requests: list[bytes], connections: int) -> Load:
-    """Send all requests, so many at a time; returns when the last one is answered."""
+async def run_load(servers: Sequence[Server], requests: list[bytes], connections: int) -> Load:
+    """Send all requests over so many connections, shared out evenly; returns when the last one is answered.
+
+    The clock runs from when all connections are open. Each takes the next request when its last one is answered,
+    whichever server it leads to, so that all are busy to the end.
+    """
     loop = asyncio.get_running_loop()
     source = iter(requests)
     statuses: list[bytes] = []
     done = [loop.create_future() for _ in range(connections)]
+    opened = []
+    for number, future in enumerate(done):
+        server = servers[number % len(servers)]
+        _, connection = await loop.create_connection(
+            lambda future=future: _Connection(source, statuses, future),  # type: ignore[misc]
+            server.host,
+            server.port,
+        )
+        opened.append(connection)
     started = time.perf_counter()
-    for future in done:
-        await loop.create_connection(lambda future=future: _Connection(source, statuses, future), host, port)  # type: ignore[misc]
+    for connection in opened:
+        connection.send()
     await asyncio.gather(*done)
     seconds = time.perf_counter() - started
     return Load(seconds, Counter(map(int, statuses)))

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from benchmarks.flows import Receipts, register
 from benchmarks.measures import (
-    CONNECTIONS,
     Measure,
     Outcome,
     Size,
@@ -52,24 +51,18 @@ async def full_cycle(size: Size) -> list[Outcome]:
 
 
 async def two_nodes(size: Size) -> list[Outcome]:
-    """Completions/s of two nodes on one database, half of the load each, over those of one with all of it."""
+    """Completions/s of two nodes on one database, half of the connections each, over those of one with all of them.
+
+    All of the work was sent by the first: half of the results come to a node that has to read what they are about.
+    """
     receipts = Receipts()
     with database() as store, node(store) as first, node(store) as second:
         await register(first, await receipts.serve())
 
-        async def both(urls: list[str]) -> float:
-            half = len(urls) // 2
-            moved = [url.replace(first.url, second.url) for url in urls[half:]]
-            started = time.perf_counter()
-            await asyncio.gather(
-                complete(first, urls[:half], CONNECTIONS // 2), complete(second, moved, CONNECTIONS // 2)
-            )
-            return len(urls) / (time.perf_counter() - started)
-
         async def turn(number: int) -> float:
             urls = await receipts.fill(first, 2 * size.completions)
             of_two, of_one = urls[: size.completions], urls[size.completions :]
-            return await in_turns(number, lambda: both(of_two), lambda: complete(first, of_one))
+            return await in_turns(number, lambda: complete(of_two, first, second), lambda: complete(of_one, first))
 
         await turn(0)
         ratios = [await turn(number) for number in range(size.turns)]
@@ -85,9 +78,8 @@ async def forgotten(size: Size) -> list[Outcome]:
 
         async def turn(number: int) -> float:
             urls = await receipts.fill(sender, 2 * size.completions)
-            strange = [url.replace(sender.url, stranger.url) for url in urls[: size.completions]]
-            known = urls[size.completions :]
-            return await in_turns(number, lambda: complete(stranger, strange), lambda: complete(sender, known))
+            strange, known = urls[: size.completions], urls[size.completions :]
+            return await in_turns(number, lambda: complete(strange, stranger), lambda: complete(known, sender))
 
         await turn(0)
         ratios = [await turn(number) for number in range(size.turns)]

@@ -14,8 +14,9 @@ _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?)([Zz]|[+ -
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@lru_cache(maxsize=256)
 def rfc3339(milliseconds: int) -> str:
-    """``2026-11-16T14:26:10.123Z``."""
+    """``2026-11-16T14:26:10.123Z``. What is committed together has one time, and is told to many."""
     second, rest = divmod(milliseconds, 1000)
     return f"{_whole_second(second)}.{rest:03d}Z"
 

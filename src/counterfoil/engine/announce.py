@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 import structlog
 
@@ -26,9 +27,14 @@ LOUD = frozenset(
 log = structlog.get_logger("counterfoil.journal")
 
 
-def announce(events: Iterable[Event]) -> None:
-    """One line for each event worth one, with its ids and, where something went wrong, what it was."""
+def announce(events: Iterable[Event], kinds: AbstractSet[EventType]) -> None:
+    """One line for each event worth one, with its ids and, where something went wrong, what it was.
+
+    ``kinds``: those that there are among them.
+    """
     everything = log.is_enabled_for(logging.DEBUG)
+    if not everything and LOUD.isdisjoint(kinds):
+        return
     for event in events:
         if event.type in LOUD:
             write = log.info

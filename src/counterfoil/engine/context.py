@@ -50,4 +50,4 @@ class EngineContext:
 
     def retry_rules(self) -> RetryRules:
         """Drawn before the decision, so that the decision itself has no dice in it."""
-        return RetryRules(draw=self.draw(), retry_after_limit_ms=self.retry_after_limit_ms)
+        return RetryRules(self.draw(), self.retry_after_limit_ms)

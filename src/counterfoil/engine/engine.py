@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from counterfoil.domain.errors import CounterfoilError, InvalidSignature, InvalidStep, Unavailable, UnknownReceipt
+from counterfoil.domain.events import EventType
 from counterfoil.domain.flows import RedriveRequest, StartFlow
 from counterfoil.domain.model import StepVersion, step_of
 from counterfoil.domain.results import Heartbeat, StepResult
@@ -267,22 +268,22 @@ class Engine:
         changes = world.changes
         if not changes.any():
             return
-        self.dispatcher.committed(world)
-        announce(changes.events)
+        kinds = changes.kinds()
+        if EventType.WORK_DISPATCHED in kinds:
+            self.dispatcher.committed(world)
+        announce(changes.events, kinds)
         self._plan_wakeups(changes)
         self._plan_messages(changes)
         due_here = self._plan_sending(changes)
-        back = {
-            work.step_id
-            for work in changes.work.values()
-            if work.attempt and work.status is not WorkStatus.ACTIVE and world.is_limited(work)
-        }
+        active, items = WorkStatus.ACTIVE, changes.work.values()
+        came_back = {(item.step_id, item.version) for item in items if item.attempt and item.status is not active}
+        back = {step_id for step_id, version in came_back if world.is_limited(version)}
         back.update(changes.current)  # another definition may allow more
         self._make_room(back, changes.current)
         if self.feed.has_readers:
-            self.feed.ring({event.flow_id for event in changes.events})
+            self.feed.ring(changes.touched())
         if self.lease.others:
-            self.neighbours.tell({event.flow_id for event in changes.events}, back, due=due_here)
+            self.neighbours.tell(changes.touched(), back, due=due_here)
 
     def _plan_sending(self, changes: Changes) -> bool:
         """Have the sweeps look when committed work is due; whether some is by now, and found no place here."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
 from counterfoil.domain.controls import KeptPolicy
-from counterfoil.domain.events import Event
+from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.model import (
     Approval,
     CancelCall,
@@ -89,6 +90,10 @@ class Changes(Drafted):
     pruned: Pruned = field(default_factory=Pruned)
     at: int = 0
     """The time of the batch."""
+    _summed_up: int = 0
+    _kinds: AbstractSet[EventType] = frozenset()
+    _touched: AbstractSet[str] = frozenset()
+    """What the first so many events are, and what they are about: asked for several times, and events only come."""
 
     def include(self, drafted: Drafted) -> None:
         """What one more command changes."""
@@ -131,6 +136,18 @@ class Changes(Drafted):
         """Whether policies or subscriptions change."""
         return bool(self.policies or self.subscriptions)
 
-    def touched(self) -> set[str]:
+    def kinds(self) -> AbstractSet[EventType]:
+        """Which kinds of events there are."""
+        self._sum_up()
+        return self._kinds
+
+    def touched(self) -> AbstractSet[str]:
         """The flows of which anything changes: nothing of a flow does without an event."""
-        return {event.flow_id for event in self.events}
+        self._sum_up()
+        return self._touched
+
+    def _sum_up(self) -> None:
+        if self._summed_up != len(self.events):
+            self._kinds = {event.type for event in self.events}
+            self._touched = {event.flow_id for event in self.events}
+            self._summed_up = len(self.events)

@@ -58,8 +58,8 @@ def read_work(row: Sequence[Any]) -> tuple[Work, StepRun, Flow]:
     if row[22] is not None:
         work.arguments = parse_json(row[22])
     end = WORK_COLUMNS + STEP_COLUMNS
-    step = read_step([work.flow_id, work.step_id, *row[WORK_COLUMNS:end]])
-    return work, step, read_flow([work.flow_id, *row[end : end + 10]])
+    step = read_step((work.flow_id, work.step_id, *row[WORK_COLUMNS:end]))
+    return work, step, read_flow((work.flow_id, *row[end : end + 10]))
 
 
 def read_step(row: Sequence[Any]) -> StepRun:

@@ -237,9 +237,9 @@ class World(Guarded):
         """One more item of the step becomes active in this batch."""
         self._active[step_id] = self.active_count(step_id) + 1
 
-    def is_limited(self, work: Work) -> bool:
-        """Whether only so many items of its step may be active at once, as far as this batch had to know."""
-        version = self._known.version(work.version)
+    def is_limited(self, version_id: str) -> bool:
+        """Whether only so many items of a step may be active at once, as far as this batch had to know."""
+        version = self._known.version(version_id)
         return version is None or version.work.parallelism is not None
 
     # Telling -----------------------------------------------------------------------------------------------------

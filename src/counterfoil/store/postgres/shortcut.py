@@ -19,7 +19,6 @@ flow that was there before goes the long way: there would be nothing to raise.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from asyncpg import DivisionByZeroError
@@ -41,6 +40,8 @@ KINDS = frozenset({"work", "steps", "registers"})
 read."""
 LATER_KINDS = KINDS | {"flow_steps", "inputs", "plans", "versions"}
 """What may be missed on the way: steps of flows whose revision was seen before, and what never changes."""
+FLOW_ID, REVISION = 1, -1
+"""Columns of ``load_work``."""
 MOST_READS = 4
 """Who misses more than this is better off with locks, and without surprises."""
 
@@ -88,13 +89,14 @@ async def _read(connection: Connection, world: World, needs: Needs, defaults: Wo
     if needs.are_only(()):
         return True
     loaded: dict[str, list[Any]] = {}
-    async with asyncio.timeout(TRANSACTION_SECONDS):
-        for query, keys_of in LOADS.items():
-            if keys := keys_of(needs):
-                loaded[query] = await connection.fetch(packed(QUERIES[query]), pack_keys(keys))
-    revisions = {row["flow_id"]: row["revision"] for row in loaded.get("load_work", ())}
-    if any(world.revisions.get(flow_id, revision) != revision for flow_id, revision in revisions.items()):
-        return False
+    for query, keys_of in LOADS.items():
+        if keys := keys_of(needs):
+            text = packed(QUERIES[query])
+            loaded[query] = await connection.fetch(text, pack_keys(keys), timeout=TRANSACTION_SECONDS)
+    revisions = {row[FLOW_ID]: row[REVISION] for row in loaded.get("load_work", ())}
+    for flow_id in world.revisions.keys() & revisions.keys():
+        if world.revisions[flow_id] != revisions[flow_id]:
+            return False
     world.revisions.update(revisions)
     fill(world, needs, loaded, defaults)
     return True
@@ -105,16 +107,14 @@ async def write_decided(connection: Connection, batch: Batch, memory: Memory) ->
     world, changes = batch.world, batch.world.changes
     if not changes.any():
         return
-    dispatched = EventType.WORK_DISPATCHED
-    claims = any(event.type is dispatched for event in changes.events)
+    claims = EventType.WORK_DISPATCHED in changes.kinds()
     writes = sorted(
         writes_of(changes, world.revisions), key=lambda write: write.query != "update_flows"
     )  # its lock first
     text, parameters = proving(writes, world.controls_revision, world.node_id if claims else None)
     taken = memory.take_out(changes.touched())
     try:
-        async with asyncio.timeout(TRANSACTION_SECONDS):
-            await connection.fetchval(text, *parameters)
+        await connection.fetchval(text, *parameters, timeout=TRANSACTION_SECONDS)
     except DivisionByZeroError as unproved:
         raise BeginAgain("a flow is not as it was seen, or the lease has lapsed") from unproved
     except AGAIN as error:

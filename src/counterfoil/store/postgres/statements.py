@@ -20,7 +20,6 @@ SEPARATOR = "\x1f"
 ABSENT = "\x1e"
 _ARRAY = re.compile(r"\$(\d+)::(\w+)\[\]")
 _PACKED = r"string_to_array($\1, chr(31), chr(30))::\2[]"
-_TEXT = {str}
 _NAMED = re.compile(r"(?<![:\w]):([a-z_]+)")
 _NUMBERED = re.compile(r"\$(\d+)")
 
@@ -45,14 +44,14 @@ def packed(text: str) -> str:
 
 def pack(values: Sequence[Any]) -> str:
     """An array as one text, its values separated by a character that hardly any text has."""
+    first = values[0]
+    if (first is None or type(first) is int) and values.count(first) == len(values):
+        # times and counters are mostly the same for all rows, or absent from all
+        return SEPARATOR.join([ABSENT if first is None else str(first)] * len(values))
     absent = 0
-    kinds = set(map(type, values))  # quicker than to look for None, which every text would be compared with
-    if kinds == _TEXT:
+    try:
         text = SEPARATOR.join(values)
-    elif len(distinct := set(values)) == 1:  # times and counters are mostly the same for all rows, or absent from all
-        (value,) = distinct
-        return SEPARATOR.join([ABSENT if value is None else str(value)] * len(values))
-    else:
+    except TypeError:  # not all of them are texts
         absent = values.count(None)
         text = SEPARATOR.join([ABSENT if value is None else str(value) for value in values])
     if not text or text.count(SEPARATOR) != len(values) - 1 or text.count(ABSENT) != absent:

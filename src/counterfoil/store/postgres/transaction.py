@@ -194,8 +194,7 @@ async def _fetch(connection: Connection, text: str, *keys: set[str]) -> list[Any
 async def _write(connection: Connection, batch: Batch) -> Mark | None:
     """All changes in one statement; its guards must have held for every row."""
     changes = batch.world.changes
-    dispatched = EventType.WORK_DISPATCHED
-    if any(event.type is dispatched for event in changes.events):
+    if EventType.WORK_DISPATCHED in changes.kinds():
         alive = await connection.fetch(COORDINATION["check_leases"], [batch.world.node_id])
         if not alive:
             raise LeaseLost("this node's lease has lapsed: it claims nothing until it has a new one")
