@@ -1,6 +1,6 @@
 """What the engine is measured against: servers with the same HTTP hops and the same validation, but without state.
 
-Run as a process of its own: ``python -m benchmarks.bare handler`` or ``relay ENDPOINT``; prints its address.
+Run as a process of its own: ``python -m benchmarks.bare handler [--asyncio]`` or ``relay ENDPOINT``; prints where.
 """
 
 from __future__ import annotations
@@ -70,4 +70,5 @@ async def _serve(app: web.Application) -> None:
 
 if __name__ == "__main__":
     kind, *rest = sys.argv[1:]
-    uvloop.run(_serve(handler_app() if kind == "handler" else relay_app(rest[0])))
+    run = asyncio.run if "--asyncio" in rest else uvloop.run
+    run(_serve(handler_app() if kind == "handler" else relay_app(rest[0])))

@@ -23,6 +23,7 @@ from benchmarks.worker import RESULT
 
 CONNECTIONS = 64
 HANDLER = ("-m", "benchmarks.bare", "handler")
+"""On uvloop, as the engine is; ``--asyncio``: on asyncio's own loop, as aiohttp runs unless told otherwise."""
 
 
 @dataclass
@@ -79,21 +80,27 @@ Measure = Callable[[Size], Awaitable[list[Outcome]]]
 async def completions(size: Size) -> list[Outcome]:
     """(1) Durable completions/s over the requests/s of a bare handler that validates the same JSON."""
     with engine() as ours:
-        return [await completions_over_bare(size, ours, "durable completions/s over a bare handler")]
+        return await completions_over_bare(size, ours, "durable completions/s over a bare handler")
 
 
-async def completions_over_bare(size: Size, ours: Server, name: str) -> Outcome:
+async def completions_over_bare(size: Size, ours: Server, name: str) -> list[Outcome]:
     receipts = Receipts()
-    with running(*HANDLER) as bare:
+    with running(*HANDLER) as bare, running(*HANDLER, "--asyncio") as ordinary:
         await register(ours, await receipts.serve())
 
-        async def turn(number: int) -> float:
+        async def turn(number: int) -> tuple[float, float]:
             urls = await receipts.fill(ours, size.completions)
-            return await in_turns(number, lambda: complete(urls, ours), lambda: complete(urls, bare))
+            over_bare = await in_turns(number, lambda: complete(urls, ours), lambda: complete(urls, bare))
+            urls = await receipts.fill(ours, size.completions)
+            over_ordinary = await in_turns(number, lambda: complete(urls, ours), lambda: complete(urls, ordinary))
+            return over_bare, over_ordinary
 
-        await turn(0)  # both have run once before it counts
-        ratios = [await turn(number) for number in range(size.turns)]
-    return Outcome(name, statistics.median(ratios), 0.85, rounds=ratios)
+        await turn(0)  # all have run once before it counts
+        strict, usual = zip(*[await turn(number) for number in range(size.turns)], strict=True)
+    return [
+        Outcome(f"{name} on uvloop", statistics.median(strict), 0.85, rounds=list(strict)),
+        Outcome(f"{name} on asyncio's own loop", statistics.median(usual), 0.85, rounds=list(usual)),
+    ]
 
 
 async def in_turns(number: int, one: Callable[[], Awaitable[float]], other: Callable[[], Awaitable[float]]) -> float:

@@ -40,7 +40,7 @@ def node(store: str, **environment: str) -> contextlib.AbstractContextManager[Se
 async def completions(size: Size) -> list[Outcome]:
     """(1) Durable completions/s over the requests/s of a bare handler that validates the same JSON."""
     with database() as store, node(store) as ours:
-        return [await completions_over_bare(size, ours, "PostgreSQL: durable completions/s over a bare handler")]
+        return await completions_over_bare(size, ours, "PostgreSQL: durable completions/s over a bare handler")
 
 
 async def full_cycle(size: Size) -> list[Outcome]:
