@@ -87,8 +87,8 @@ class Rig:
         return count
 
 
-def group_commit(backend: Watched, backlog: int = 1000, batch: int = 100) -> GroupCommit:
-    return GroupCommit(backend, CLOCK, Metrics(), Known(), backlog_limit=backlog, batch_limit=batch)
+def group_commit(backend: Watched, backlog: int = 1000, batch: int = 100, batches: int = 1) -> GroupCommit:
+    return GroupCommit(backend, CLOCK, Metrics(), Known(), backlog_limit=backlog, batch_limit=batch, batches=batches)
 
 
 def kinds(answers: list[Any]) -> list[Any]:

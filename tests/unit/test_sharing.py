@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from counterfoil.store.sharing import LEAST_ALONE, LEAST_AMONG_OTHERS, PATIENCE, PATIENCE_OF_FEW, Shares
+from counterfoil.store.sharing import (
+    LEAST_ALONE,
+    LEAST_AMONG_OTHERS,
+    PATIENCE,
+    PATIENCE_AT_REST,
+    PATIENCE_OF_FEW,
+    Shares,
+)
 
 
 def test_one_batch_at_a_time_takes_everything() -> None:
@@ -67,3 +74,10 @@ def test_few_among_other_nodes_wait_longer_for_each_other() -> None:
     assert shares.patience == PATIENCE_OF_FEW
     shares.take(2 * LEAST_AMONG_OTHERS, 0)
     assert shares.patience == PATIENCE, "they make two batches, as without others"
+
+
+def test_who_is_alone_never_leaves_the_database_idle() -> None:
+    shares = Shares(2)
+    assert shares.patience_at_rest == 0
+    shares.expect_others(1)
+    assert shares.patience_at_rest == PATIENCE_AT_REST

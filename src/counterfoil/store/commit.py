@@ -212,17 +212,19 @@ class GroupCommit:
     async def _gather(self) -> None:
         """Wait until the next batch has its share, for a moment at most; without delay if no more are coming."""
         seen = 0
-        give_up_at = self._loop.time() + self.shares.patience
-        while self._queue and len(self._queue) < self.shares.enough and self._loop.time() < give_up_at:
-            if self._under_way:  # nothing is lost by waiting: the backend is busy
-                alarm = self._loop.call_at(give_up_at, self._wake.set)
-                await self._woken_by(self.shares.enough)
-                alarm.cancel()
-            elif len(self._queue) > seen:
+        began = self._loop.time()
+        while self._queue and len(self._queue) < self.shares.enough:
+            if not self._under_way and len(self._queue) > seen:
                 seen = len(self._queue)
                 await asyncio.sleep(0)
-            else:
+                continue
+            patience = self.shares.patience if self._under_way else self.shares.patience_at_rest
+            give_up_at = began + patience
+            if self._loop.time() >= give_up_at:
                 return
+            alarm = self._loop.call_at(give_up_at, self._wake.set)
+            await self._woken_by(self.shares.enough)
+            alarm.cancel()
 
     def _next_batch(self) -> Batch:
         count = min(self.shares.take(len(self._queue), self._under_way), self._batch_limit)

@@ -24,6 +24,8 @@ PATIENCE = 0.001
 PATIENCE_OF_FEW = 0.01
 """Seconds that commands wait at most for others to share a batch with, while another batch is under way; and where they
 are so few that, among other nodes, all of them make one."""
+PATIENCE_AT_REST = 0.0005
+"""The same while nothing is under way, among other nodes: they have the processor meanwhile."""
 
 
 class Shares:
@@ -53,3 +55,8 @@ class Shares:
     def patience(self) -> float:
         """How many seconds it is worth to wait for a share."""
         return PATIENCE_OF_FEW if self._others and self._crowd <= LEAST_AMONG_OTHERS else PATIENCE
+
+    @property
+    def patience_at_rest(self) -> float:
+        """The same while no batch is under way: whoever is alone would leave the database idle."""
+        return PATIENCE_AT_REST if self._others else 0.0

@@ -71,7 +71,8 @@ class PostgresStore:
             Writer(self._connect, self._pulse, defaults, memory, truce, takes_shortcuts=shortcuts)
             for _ in range(self.batches)
         ]
-        self._idle_writers: asyncio.Queue[Writer] = asyncio.Queue()
+        # Whose turn was last comes first: the server's process behind it has all that it needs at hand.
+        self._idle_writers: asyncio.LifoQueue[Writer] = asyncio.LifoQueue()
         for writer in self._writers:
             self._idle_writers.put_nowait(writer)
         self._in_hand = InHand()
