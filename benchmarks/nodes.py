@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import statistics
 import time
 from collections.abc import Iterator
 
@@ -12,10 +11,12 @@ from benchmarks.flows import Receipts, register
 from benchmarks.measures import (
     Measure,
     Outcome,
+    Pair,
     Size,
     complete,
     completions_over_bare,
     cycle_over_relay,
+    fastest_over_fastest,
     in_turns,
 )
 from benchmarks.processes import Server, engine
@@ -59,15 +60,14 @@ async def two_nodes(size: Size) -> list[Outcome]:
     with database() as store, node(store) as first, node(store) as second:
         await register(first, await receipts.serve())
 
-        async def turn(number: int) -> float:
+        async def turn(number: int) -> Pair:
             urls = await receipts.fill(first, 2 * size.completions)
             of_two, of_one = urls[: size.completions], urls[size.completions :]
             return await in_turns(number, lambda: complete(of_two, first, second), lambda: complete(of_one, first))
 
         await turn(0)
-        ratios = [await turn(number) for number in range(size.turns)]
-    name = "PostgreSQL: completions/s of two nodes over one, on one machine"
-    return [Outcome(name, statistics.median(ratios), 1.0, rounds=ratios)]
+        pairs = [await turn(number) for number in range(size.turns)]
+    return [fastest_over_fastest("PostgreSQL: completions/s of two nodes over one, on one machine", pairs, 1.0)]
 
 
 async def forgotten(size: Size) -> list[Outcome]:
@@ -76,15 +76,15 @@ async def forgotten(size: Size) -> list[Outcome]:
     with database() as store, node(store) as sender, node(store) as stranger:
         await register(sender, await receipts.serve())
 
-        async def turn(number: int) -> float:
+        async def turn(number: int) -> Pair:
             urls = await receipts.fill(sender, 2 * size.completions)
             strange, known = urls[: size.completions], urls[size.completions :]
             return await in_turns(number, lambda: complete(strange, stranger), lambda: complete(known, sender))
 
         await turn(0)
-        ratios = [await turn(number) for number in range(size.turns)]
+        pairs = [await turn(number) for number in range(size.turns)]
     name = "PostgreSQL: completions/s on another node than the one that sent the work over those on that one"
-    return [Outcome(name, statistics.median(ratios), 1.0, at_least=False, rounds=ratios)]
+    return [fastest_over_fastest(name, pairs, 1.0, at_least=False)]
 
 
 async def takeover(size: Size) -> list[Outcome]:
