@@ -90,7 +90,7 @@ WHERE flow_id = $1 AND work_id IS NOT DISTINCT FROM $2 AND at = $3 AND events = 
 UPDATE flows SET revision = revision + 1 WHERE flow_id = $1;
 
 -- What follows from writing flows and work, in the same statement: the tables of what is open are kept in step. Each
--- takes what the write beside it, whose name it uses, has returned.
+-- takes what the write beside it, whose name it uses, has returned, by keys (see queries.sql).
 
 -- name: open_new_flows
 INSERT INTO open_flows (flow_id, status, ordinal)
@@ -98,13 +98,14 @@ SELECT n.flow_id, n.status, n.ordinal FROM insert_flows AS n WHERE n.status <> '
 
 -- name: follow_flows
 UPDATE open_flows AS o SET status = u.status
-FROM update_flows AS u WHERE o.flow_id = u.flow_id AND u.status <> 'completed' AND u.status <> o.status;
+FROM update_flows AS u WHERE o.flow_id = ANY(ARRAY[u.flow_id]) AND u.status <> 'completed' AND u.status <> o.status;
 
 -- name: close_flows
-DELETE FROM open_flows AS o USING update_flows AS u WHERE o.flow_id = u.flow_id AND u.status = 'completed';
+DELETE FROM open_flows AS o
+WHERE o.flow_id = ANY(ARRAY(SELECT u.flow_id FROM update_flows AS u WHERE u.status = 'completed'));
 
 -- name: forget_flows
-DELETE FROM open_flows AS o USING prune_flows AS p WHERE o.flow_id = p.flow_id;
+DELETE FROM open_flows AS o WHERE o.flow_id = ANY(ARRAY(SELECT p.flow_id FROM prune_flows AS p));
 
 -- name: open_new_work
 INSERT INTO open_work (
@@ -117,17 +118,17 @@ FROM insert_work AS n WHERE n.status NOT IN ('succeeded', 'cancelled');
 -- name: follow_work
 UPDATE open_work AS o SET
     status = u.status, due_at = u.due_at, sent_at = u.sent_at, owner = u.owner, recorded_at = u.recorded_at
-FROM update_work AS u WHERE o.work_id = u.work_id AND u.status NOT IN ('succeeded', 'cancelled');
+FROM update_work AS u WHERE o.work_id = ANY(ARRAY[u.work_id]) AND u.status NOT IN ('succeeded', 'cancelled');
 
 -- name: close_work
-DELETE FROM open_work AS o USING update_work AS u
-WHERE o.work_id = u.work_id AND u.status IN ('succeeded', 'cancelled');
+DELETE FROM open_work AS o
+WHERE o.work_id = ANY(ARRAY(SELECT u.work_id FROM update_work AS u WHERE u.status IN ('succeeded', 'cancelled')));
 
 -- name: close_ended_work
-DELETE FROM open_work AS o USING end_work AS e WHERE o.work_id = e.work_id;
+DELETE FROM open_work AS o WHERE o.work_id = ANY(ARRAY(SELECT e.work_id FROM end_work AS e));
 
 -- name: forget_work
-DELETE FROM open_work AS o USING prune_work AS p WHERE o.work_id = p.work_id;
+DELETE FROM open_work AS o WHERE o.work_id = ANY(ARRAY(SELECT p.work_id FROM prune_work AS p));
 
 -- name: fill_open_flows
 -- All of it anew, where flows and work came from elsewhere.

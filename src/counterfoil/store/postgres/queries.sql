@@ -4,6 +4,8 @@
 -- - Batch loads give rows, not JSON: the driver decodes them outside Python.
 -- - Searches lock the flow of what they find (FOR UPDATE ... SKIP LOCKED): two nodes never find the same.
 -- - Parameters that may be null say their type, and open ends of a range are numbers: a plan made once serves both.
+-- - Rows that are looked up for each row of something else are so by "= ANY(ARRAY[key])". By "= key", a plan that was
+--   made while the table was nearly empty would go on reading all of it (docs/decisions/0033).
 
 -- name: load_work
 -- Work items by id, each with its step in the flow and its flow; here also the flow's revision, last.
@@ -17,8 +19,8 @@ SELECT
     f.redrives,
     f.revision
 FROM work AS w
-JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id
-JOIN flows AS f ON f.flow_id = w.flow_id
+JOIN flow_steps AS s ON s.flow_id = ANY(ARRAY[w.flow_id]) AND s.step_id = w.step_id
+JOIN flows AS f ON f.flow_id = ANY(ARRAY[w.flow_id])
 WHERE w.work_id = ANY($1::text[]);
 
 -- name: load_flows
@@ -43,7 +45,7 @@ FROM flow_steps AS s WHERE s.flow_id = ANY($1::text[]) AND s.status IN ('pending
 -- Ids of all work of some steps in flows. The key of a step is its flow, a line feed, and its own id.
 SELECT w.work_id
 FROM unnest($1::text[]) AS wanted (key)
-JOIN work AS w ON w.flow_id = split_part(wanted.key, chr(10), 1) AND w.step_id = split_part(wanted.key, chr(10), 2);
+JOIN work AS w ON w.flow_id = ANY(ARRAY[split_part(wanted.key, chr(10), 1)]) AND w.step_id = split_part(wanted.key, chr(10), 2);
 
 -- name: load_steps
 -- Steps in flows by key, each with what it gave.
@@ -52,7 +54,7 @@ SELECT
     s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives, s.outputs
 FROM unnest($1::text[]) AS wanted (key)
 JOIN flow_steps AS s
-ON s.flow_id = split_part(wanted.key, chr(10), 1) AND s.step_id = split_part(wanted.key, chr(10), 2);
+ON s.flow_id = ANY(ARRAY[split_part(wanted.key, chr(10), 1)]) AND s.step_id = split_part(wanted.key, chr(10), 2);
 
 -- name: load_whole_steps
 -- All steps of some flows, each with what it gave.
@@ -112,7 +114,7 @@ SELECT r.step_id, r.most, r.sent FROM step_rates AS r WHERE r.step_id = ANY($1::
 -- Ids of the work that the gates of some steps let through last. The key of a step is its flow, a line feed, its id.
 SELECT g.work_id
 FROM unnest($1::text[]) AS wanted (key) JOIN gates AS g
-    ON g.flow_id = split_part(wanted.key, chr(10), 1) AND g.step_id = split_part(wanted.key, chr(10), 2);
+    ON g.flow_id = ANY(ARRAY[split_part(wanted.key, chr(10), 1)]) AND g.step_id = split_part(wanted.key, chr(10), 2);
 
 -- name: load_gates
 -- What the gate knows of some steps.
@@ -121,7 +123,7 @@ SELECT
     g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
     g.facts
 FROM unnest($1::text[]) AS wanted (key) JOIN gates AS g
-    ON g.flow_id = split_part(wanted.key, chr(10), 1) AND g.step_id = split_part(wanted.key, chr(10), 2);
+    ON g.flow_id = ANY(ARRAY[split_part(wanted.key, chr(10), 1)]) AND g.step_id = split_part(wanted.key, chr(10), 2);
 
 -- name: load_approvals
 -- Approvals by id.
@@ -164,7 +166,7 @@ LEFT JOIN (
 SELECT due.work_id, due.flow_id
 FROM jsonb_array_elements_text(:lanes::jsonb) AS wanted (lane)
 CROSS JOIN LATERAL (
-    SELECT w.work_id, w.flow_id FROM open_work AS w JOIN flows AS f ON f.flow_id = w.flow_id
+    SELECT w.work_id, w.flow_id FROM open_work AS w JOIN flows AS f ON f.flow_id = ANY(ARRAY[w.flow_id])
     WHERE w.lane = wanted.lane AND w.status IN ('pending', 'not_completed') AND w.due_at IS NOT NULL
         AND w.due_at <= :now
     ORDER BY w.due_at LIMIT :share FOR UPDATE OF f SKIP LOCKED
@@ -192,9 +194,9 @@ LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 -- What an agent runs is not among it: the agent asks for another attempt itself.
 -- An error's code is found in its text, be it its own or that of its cause: no quote stands in a string unescaped.
 -- It is read outside of a batch, and redriven flow by flow: nothing is locked.
-SELECT w.work_id, w.flow_id, w.step_id FROM open_work AS o JOIN work AS w ON w.work_id = o.work_id
-JOIN flow_steps AS s ON s.flow_id = w.flow_id AND s.step_id = w.step_id AND s.status = 'failed'
-JOIN flows AS f ON f.flow_id = w.flow_id AND f.status IN ('failed', 'active')
+SELECT w.work_id, w.flow_id, w.step_id FROM open_work AS o JOIN work AS w ON w.work_id = ANY(ARRAY[o.work_id])
+JOIN flow_steps AS s ON s.flow_id = ANY(ARRAY[w.flow_id]) AND s.step_id = w.step_id AND s.status = 'failed'
+JOIN flows AS f ON f.flow_id = ANY(ARRAY[w.flow_id]) AND f.status IN ('failed', 'active')
 WHERE o.status = 'failed' AND w.undoes IS NULL AND o.version <> 'gate'
     AND (:step_id::text IS NULL OR o.step_id = :step_id)
     AND (:error_code::text IS NULL OR strpos(w.error, '"code":"' || :error_code || '"') > 0)
@@ -211,7 +213,7 @@ ORDER BY o.recorded_at LIMIT :limit;
 
 -- name: find_overdue
 -- Active work whose clock has run out, the longest overdue first.
-SELECT w.work_id FROM open_work AS w JOIN flows AS f ON f.flow_id = w.flow_id
+SELECT w.work_id FROM open_work AS w JOIN flows AS f ON f.flow_id = ANY(ARRAY[w.flow_id])
 WHERE w.status = 'active' AND w.due_at <= :now ORDER BY w.due_at LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_orphaned
@@ -222,7 +224,7 @@ WITH lapsed AS MATERIALIZED (
     WHERE n.lease_until <= clock_timestamp() AND EXISTS (SELECT 1 FROM open_work AS w WHERE w.owner = n.node_id)
     FOR SHARE OF n SKIP LOCKED
 )
-SELECT w.work_id, w.owner FROM open_work AS w JOIN flows AS f ON f.flow_id = w.flow_id
+SELECT w.work_id, w.owner FROM open_work AS w JOIN flows AS f ON f.flow_id = ANY(ARRAY[w.flow_id])
 WHERE w.owner IS NOT NULL AND w.owner <> :owner AND (
     w.owner IN (SELECT node_id FROM lapsed) OR NOT EXISTS (SELECT 1 FROM nodes AS n WHERE n.node_id = w.owner)
 )
@@ -243,7 +245,7 @@ SELECT schedule_id FROM schedules WHERE next_at <= :now ORDER BY next_at LIMIT :
 
 -- name: find_expired_approvals
 -- Approvals that nobody gave in time, the longest ago first, of flows that nobody else has in hand.
-SELECT a.approval_id, a.flow_id FROM approvals AS a JOIN flows AS f ON f.flow_id = a.flow_id
+SELECT a.approval_id, a.flow_id FROM approvals AS a JOIN flows AS f ON f.flow_id = ANY(ARRAY[a.flow_id])
 WHERE a.status = 'pending' AND a.expires_at <= :now ORDER BY a.expires_at LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_deliveries
@@ -322,7 +324,7 @@ FROM unnest(
 ) AS change (
     flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives, revision
 )
-WHERE flows.flow_id = change.flow_id AND flows.revision = change.revision
+WHERE flows.flow_id = ANY(ARRAY[change.flow_id]) AND flows.revision = change.revision
     AND (flows.redrives < change.redrives AND flows.status <> 'completed' OR CASE change.status
     WHEN 'active' THEN flows.status IN ('active')
     WHEN 'compensating' THEN flows.status IN ('active', 'compensating')
@@ -366,7 +368,7 @@ FROM unnest(
     flow_id, step_id, status, items, open_items, failed_items, started_at, finished_at, error, ready_at, due_at,
     released, waiting_items, redrives, outputs
 )
-WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id
+WHERE flow_steps.flow_id = ANY(ARRAY[change.flow_id]) AND flow_steps.step_id = change.step_id
     AND (flow_steps.redrives < change.redrives AND flow_steps.status <> 'skipped' OR CASE change.status
     WHEN 'pending' THEN flow_steps.status IN ('pending')
     WHEN 'active' THEN flow_steps.status IN ('pending', 'active')
@@ -384,7 +386,7 @@ UPDATE flow_steps SET
 FROM unnest(
     $1::text[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::bigint[], $7::text[], $8::text[]
 ) AS change (flow_id, step_id, status, open_items, failed_items, finished_at, error, outputs)
-WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id AND CASE change.status
+WHERE flow_steps.flow_id = ANY(ARRAY[change.flow_id]) AND flow_steps.step_id = change.step_id AND CASE change.status
     WHEN 'active' THEN flow_steps.status IN ('active')
     WHEN 'completed' THEN flow_steps.status IN ('active')
     WHEN 'failed' THEN flow_steps.status IN ('active')
@@ -420,7 +422,7 @@ FROM unnest(
     work_id, status, attempt, due_at, deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message,
     hold, result, error, recorded_at, child_flow_id
 )
-WHERE work.work_id = change.work_id AND CASE change.status
+WHERE work.work_id = ANY(ARRAY[change.work_id]) AND CASE change.status
     WHEN 'pending' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'held' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'active' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
@@ -438,7 +440,7 @@ UPDATE work SET
     due_at = NULL, deadline_at = NULL, owner = NULL, hold = NULL
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
 AS change (work_id, status, result, error, recorded_at)
-WHERE work.work_id = change.work_id AND CASE change.status
+WHERE work.work_id = ANY(ARRAY[change.work_id]) AND CASE change.status
     WHEN 'succeeded' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'cancelled' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
 END
@@ -817,7 +819,7 @@ FROM schedules WHERE schedule_id > coalesce(:after::text, '') ORDER BY schedule_
 SELECT w.ordinal, w.work_id, w.flow_id, w.step_id, w.item, w.status, w.attempt, w.due_at, w.deadline_at, w.hold,
     w.progress, w.message, w.result, w.error, w.created_at, w.sent_at, w.acknowledged_at, w.recorded_at,
     w.idempotency_key, w.redrive_of, w.undoes, w.child_flow_id
-FROM open_work AS o JOIN work AS w ON w.work_id = o.work_id
+FROM open_work AS o JOIN work AS w ON w.work_id = ANY(ARRAY[o.work_id])
 JOIN gates AS g ON g.flow_id = w.flow_id AND g.step_id = w.step_id AND g.work_id = w.work_id
 WHERE o.version = 'gate' AND o.status IN ('active', 'not_completed')
     AND NOT (w.status = 'active' AND g.holder IS NOT NULL AND w.deadline_at > :now)
