@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from counterfoil.store.loading import KEYS, LOADS
 from counterfoil.store.postgres.connection import SESSION, Connection
-from counterfoil.store.postgres.statements import COORDINATION, QUERIES, combined, packed
+from counterfoil.store.postgres.statements import COORDINATION, QUERIES, combined, packed, with_parameters
 from counterfoil.store.protocol import Store
 from counterfoil.store.writing import Write
 from tests.store.backends import NewConnection, write
@@ -32,6 +33,20 @@ WRITES = [
     ("end_work", "close_ended_work"),
     ("prune_flows", "forget_flows"),
     ("prune_work", "forget_work"),
+]
+READS = [
+    "find_claimable",
+    "find_due_flows",
+    "find_overdue",
+    "find_prunable",
+    "get_flow",
+    "get_gates",
+    "get_workflow",
+    "journal_of_flow",
+    "journal_of_works",
+    "list_flows",
+    "list_open_flows",
+    "outputs_of_flows",
 ]
 
 
@@ -75,11 +90,17 @@ async def nearly_empty(store: Store, new_connection: NewConnection) -> Connectio
     return connection
 
 
+def numbered(query: str) -> str:
+    """A query whose parameters have names, as PostgreSQL takes it."""
+    return with_parameters(query, defaultdict(lambda: None))[0]
+
+
 @pytest.mark.parametrize(
     "text",
     [
         *(pytest.param(whole_write(queries), id=queries[0]) for queries in WRITES),
         *(pytest.param(packed(QUERIES[query]), id=query) for query in (*LOADS, *KEYS)),
+        *(pytest.param(numbered(query), id=query) for query in READS),
     ],
 )
 async def test_every_table_is_read_by_keys_however_small_it_once_was(nearly_empty: Connection, text: str) -> None:

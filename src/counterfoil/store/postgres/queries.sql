@@ -182,11 +182,11 @@ ORDER BY item;
 
 -- name: find_due_flows
 -- Flows whose deadline has passed, or a step of which waits no longer.
-SELECT f.flow_id FROM flows AS f WHERE f.flow_id IN (
+SELECT f.flow_id FROM flows AS f WHERE f.flow_id = ANY(ARRAY(
     SELECT d.flow_id FROM flows AS d WHERE d.deadline_at <= :now
     UNION ALL
     SELECT s.flow_id FROM flow_steps AS s WHERE s.due_at <= :now
-)
+))
 LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 
 -- name: find_failed_work
@@ -680,10 +680,13 @@ FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans A
 WHERE f.flow_id = :flow_id;
 
 -- name: outputs_of_flows
--- What the steps of some flows gave.
-SELECT s.flow_id, s.outputs FROM jsonb_array_elements_text(:flow_ids::jsonb) AS wanted (flow_id)
-JOIN flow_steps AS s ON s.flow_id = wanted.flow_id AND s.outputs IS NOT NULL
-ORDER BY s.flow_id, s.finished_at, s.step_id;
+-- What the steps of some flows gave. OFFSET 0: found first, then put in order, instead of reading all in that order.
+SELECT found.flow_id, found.outputs FROM (
+    SELECT s.flow_id, s.outputs, s.finished_at, s.step_id
+    FROM jsonb_array_elements_text(:flow_ids::jsonb) AS wanted (flow_id)
+    JOIN flow_steps AS s ON s.flow_id = ANY(ARRAY[wanted.flow_id]) AND s.outputs IS NOT NULL OFFSET 0
+) AS found
+ORDER BY found.flow_id, found.finished_at, found.step_id;
 
 -- name: get_flow_steps
 -- The kind of a step, if it says one, stands first in its definition, which may hold what PostgreSQL reads no JSON with.
@@ -699,7 +702,7 @@ SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 -- Newest first. Each filter is off while its parameter is null.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
     f.pruned_at, f.parent
-FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = ANY(ARRAY[f.flow_id])
 WHERE (:status::text IS NULL OR f.status = :status)
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
     AND (:since::bigint IS NULL OR f.created_at >= :since)
@@ -715,7 +718,8 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 -- The same for one status that few flows have: by the table of those that have not completed, instead of all flows.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
     f.pruned_at, f.parent
-FROM open_flows AS o JOIN flows AS f ON f.flow_id = o.flow_id JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+FROM open_flows AS o
+JOIN flows AS f ON f.flow_id = ANY(ARRAY[o.flow_id]) JOIN flow_inputs AS i ON i.flow_id = ANY(ARRAY[f.flow_id])
 WHERE o.status = :status
     AND o.ordinal < coalesce(:before::bigint, 9223372036854775807)
     AND (:since::bigint IS NULL OR f.created_at >= :since)
@@ -779,11 +783,13 @@ SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
 
 -- name: journal_of_works
--- The same for several items, each given as its flow and itself.
-SELECT j.seq, j.flow_id, j.work_id, j.at, j.events
-FROM jsonb_array_elements(:work::jsonb) AS wanted (item)
-JOIN journal AS j ON j.flow_id = wanted.item ->> 0 AND j.work_id = wanted.item ->> 1
-ORDER BY j.seq;
+-- The same for several items, each given as its flow and itself. OFFSET 0: see outputs_of_flows.
+SELECT found.seq, found.flow_id, found.work_id, found.at, found.events FROM (
+    SELECT j.seq, j.flow_id, j.work_id, j.at, j.events
+    FROM jsonb_array_elements(:work::jsonb) AS wanted (item)
+    JOIN journal AS j ON j.flow_id = ANY(ARRAY[wanted.item ->> 0]) AND j.work_id = wanted.item ->> 1 OFFSET 0
+) AS found
+ORDER BY found.seq;
 
 -- name: journal_after
 -- As far as it is seen now, with the oldest transaction that still runs and the one that begins next: by them
@@ -798,7 +804,7 @@ FROM journal WHERE seq >= :after::bigint / 64 ORDER BY seq LIMIT :limit::bigint 
 
 -- name: last_seq
 -- The highest number that an event may have so far.
-SELECT coalesce(max(seq) * 64 + 63, 0) FROM journal;
+SELECT coalesce((SELECT seq FROM journal ORDER BY seq DESC LIMIT 1) * 64 + 63, 0);
 
 -- name: flow_exists
 SELECT 1 FROM flows WHERE flow_id = :flow_id;
@@ -832,13 +838,14 @@ ORDER BY o.ordinal LIMIT :limit;
 SELECT g.flow_id, g.step_id, g.work_id, g.idempotency_key, g.gate_count, g.completion_count, g.first_at, g.last_at,
     g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
     g.facts, w.status, w.deadline_at, w.attempt, w.error, a.status
-FROM gates AS g JOIN work AS w ON w.work_id = g.work_id LEFT JOIN approvals AS a ON a.approval_id = g.approval_id
+FROM gates AS g JOIN work AS w ON w.work_id = ANY(ARRAY[g.work_id])
+LEFT JOIN approvals AS a ON a.approval_id = ANY(ARRAY[g.approval_id])
 WHERE g.flow_id = :flow_id ORDER BY g.first_at, g.step_id;
 
 -- name: list_workflows
 -- Newest first. Each filter is off while its parameter is null.
 SELECT f.ordinal, f.flow_id, f.status, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.options
-FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = ANY(ARRAY[f.flow_id])
 WHERE f.plan = 'cooperative'
     AND (:before::bigint IS NULL OR f.ordinal < :before)
     AND (:status::text IS NULL OR f.status = :status)
@@ -854,9 +861,10 @@ WHERE f.plan = 'cooperative'
 ORDER BY f.ordinal DESC LIMIT :limit;
 
 -- name: get_workflow
+-- By its id, never by the index of all workflows: hence the coalesce.
 SELECT f.ordinal, f.flow_id, f.status, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.options
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
-WHERE f.flow_id = :flow_id AND f.plan = 'cooperative';
+WHERE f.flow_id = :flow_id AND coalesce(f.plan, '') = 'cooperative';
 
 -- name: get_approval
 SELECT a.ordinal, a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
@@ -951,7 +959,7 @@ FROM flows AS f WHERE f.ordinal > :after ORDER BY f.ordinal LIMIT :limit;
 -- name: find_prunable
 -- Those of some flows that ended by the cutoff, each with its labels.
 SELECT f.flow_id, i.labels
-FROM flows AS f LEFT JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+FROM flows AS f LEFT JOIN flow_inputs AS i ON i.flow_id = ANY(ARRAY[f.flow_id])
 WHERE f.flow_id = ANY(ARRAY(SELECT jsonb_array_elements_text(:flows::jsonb)))
     AND f.status IN ('completed', 'failed', 'cancelled') AND f.finished_at <= :cutoff
     AND (NOT :payloads::boolean OR f.pruned_at IS NULL)
