@@ -39,6 +39,9 @@ Answer = TypeVar("Answer")
 TOLD_AGAIN_SECONDS = 5.0
 """How often the log is told that the store still fails: a busy engine fails hundreds of batches a second then."""
 
+SHORTEST_WAIT_SECONDS = 0.0005
+"""The loop's clock ticks in milliseconds: whoever asks to be woken earlier is so at once, again and again."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -219,10 +222,10 @@ class GroupCommit:
                 await asyncio.sleep(0)
                 continue
             patience = self.shares.patience if self._under_way else self.shares.patience_at_rest
-            give_up_at = began + patience
-            if self._loop.time() >= give_up_at:
+            left = began + patience - self._loop.time()
+            if left < SHORTEST_WAIT_SECONDS:
                 return
-            alarm = self._loop.call_at(give_up_at, self._wake.set)
+            alarm = self._loop.call_later(left, self._wake.set)
             await self._woken_by(self.shares.enough)
             alarm.cancel()
 

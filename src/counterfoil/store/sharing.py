@@ -24,7 +24,7 @@ PATIENCE = 0.001
 PATIENCE_OF_FEW = 0.01
 """Seconds that commands wait at most for others to share a batch with, while another batch is under way; and where they
 are so few that, among other nodes, all of them make one."""
-PATIENCE_AT_REST = 0.0005
+PATIENCE_AT_REST = 0.001
 """The same while nothing is under way, among other nodes: they have the processor meanwhile."""
 
 
