@@ -172,6 +172,28 @@ def test_what_is_discarded_leaves_no_trace() -> None:
         world.find_work("work-of-new")
 
 
+def test_what_is_discarded_leaves_what_was_kept_before_it() -> None:
+    world = loaded()
+    world.record(cancel(world.work("work"), LATER, "no"))
+    world.keep()
+    kept = world.work("work")
+    world.draft_work("work").message = "never said"
+    world.draft_step("flow", "step").open_items = 7
+    world.draft_flow("flow").open_steps = 7
+    world.discard()
+    assert world.work("work") is kept is world.changes.work["work"]
+    assert (kept.message, world.step_run("flow", "step").open_items) == (None, 0)
+    assert world.flow("flow") == flow_record()
+
+
+def test_what_was_known_not_to_be_there_is_so_again() -> None:
+    world = loaded()
+    world.add_flow("new", None)
+    start_flow(world)
+    world.discard()
+    assert world.find_flow("new") is None
+
+
 def test_the_originals_are_never_touched() -> None:
     original = work_item()
     world = World({})

@@ -24,11 +24,11 @@ from counterfoil.domain.evolving_gate import approval_from, evolve_approval, evo
 from counterfoil.domain.model import GATED, Approval, Flow, Gate, StepRun, Work
 from counterfoil.domain.states import ApprovalStatus, StepStatus, WorkStatus
 
-__all__ = ["ENDS_FLOW", "ENDS_STEP", "ENDS_WORK", "Drafts", "Event", "EventType", "apply", "step_event"]
+__all__ = ["APPLY", "ENDS_FLOW", "ENDS_STEP", "ENDS_WORK", "Drafts", "Event", "EventType", "apply", "step_event"]
 
 
 def step_event(step: StepRun, event_type: EventType, now: int, data: dict[str, Any]) -> Event:
-    return Event(event_type, now, step.flow_id, step.step_id, data=data)
+    return Event(event_type, now, step.flow_id, step.step_id, None, None, data)
 
 
 class Drafts(Protocol):
@@ -48,7 +48,7 @@ class Drafts(Protocol):
 
 def apply(event: Event, drafts: Drafts) -> None:
     """Change every record that an event concerns."""
-    _APPLY[event.type](event, drafts)
+    APPLY[event.type](event, drafts)
 
 
 def _to_work(event: Event, drafts: Drafts) -> None:
@@ -66,7 +66,7 @@ def _to_ending_work(event: Event, drafts: Drafts) -> None:
     What people were asked about it is void then, unless they have decided: that stands, and is not touched.
     """
     work = drafts.draft_work(event.work_id or "")
-    if work.status is WorkStatus.HELD and work.hold is not None:
+    if work.hold is not None and work.status is WorkStatus.HELD:
         approval = drafts.draft_approval(work.hold)
         if approval.status is ApprovalStatus.PENDING:
             evolve_approval(approval, event)
@@ -129,7 +129,7 @@ def _nothing(event: Event, drafts: Drafts) -> None:
     """It changes no record: the journal alone tells of it."""
 
 
-_APPLY: dict[EventType, Callable[[Event, Drafts], None]] = {
+APPLY: dict[EventType, Callable[[Event, Drafts], None]] = {
     EventType.FLOW_STARTED: _new_flow,
     EventType.WORK_CREATED: _new_work,
     EventType.WORK_DISPATCHED: _to_work,
@@ -158,3 +158,4 @@ _APPLY: dict[EventType, Callable[[Event, Drafts], None]] = {
     **dict.fromkeys(UNDOING_OF, _to_flow),
     **dict.fromkeys(FLOW_STATUS_OF, _to_flow),
 }
+"""What ``apply`` does, by the type of the event."""

@@ -25,20 +25,26 @@ class Receipts:
 
     def issue(self, flow_id: str, step_id: str, work_id: str) -> str:
         """The token of a work item: the same one every time, for as long as the first secret stays."""
-        return f"{work_id}.{self._macs[0].signature(_signed_text(flow_id, step_id, work_id))}"
+        signed = _signed_text(flow_id.encode(), step_id.encode(), work_id.encode())
+        return f"{work_id}.{self._macs[0].signature(signed).decode()}"
 
     def work_id_of(self, flow_id: str, step_id: str, token: str) -> str | None:
-        """The work item that the token was issued for; None for anything that is no token of this flow and step.
+        """The work item that the token was issued for; None for anything that is no token of this flow and step."""
+        try:
+            return self.work_id_of_bytes(flow_id.encode("ascii"), step_id.encode("ascii"), token.encode("ascii"))
+        except UnicodeEncodeError:
+            return None
+
+    def work_id_of_bytes(self, flow_id: bytes, step_id: bytes, token: bytes) -> str | None:
+        """The same for what was received, whatever it is: ids that a token was issued for are made of plain characters.
 
         The signature is compared as text: base64 has several spellings of the same bytes, and only ours counts.
         """
-        work_id, dot, signature = token.rpartition(".")
-        if not dot or not (token.isascii() and flow_id.isascii() and step_id.isascii()):
-            return None
+        work_id, _, signature = token.rpartition(b".")
         signed = _signed_text(flow_id, step_id, work_id)
         for mac in self._macs:
             if compare_digest(mac.signature(signed), signature):
-                return work_id
+                return work_id.decode()
         return None
 
     def derived(self, purpose: str, name: str) -> list[bytes]:
@@ -46,9 +52,9 @@ class Receipts:
         return [mac.digest(f"{purpose}\0{name}".encode()) for mac in self._macs]
 
 
-def _signed_text(flow_id: str, step_id: str, work_id: str) -> bytes:
+def _signed_text(flow_id: bytes, step_id: bytes, work_id: bytes) -> bytes:
     """Lengths in front, so that no other three ids give the same text."""
-    return f"{len(flow_id)}:{len(step_id)}:{flow_id}{step_id}{work_id}".encode()
+    return b"%d:%d:%b%b%b" % (len(flow_id), len(step_id), flow_id, step_id, work_id)
 
 
 class _Mac:
@@ -69,5 +75,5 @@ class _Mac:
         outer.update(inner.digest())
         return outer.digest()
 
-    def signature(self, signed: bytes) -> str:
-        return b2a_base64(self.digest(signed)).translate(_URL_SAFE)[:43].decode()
+    def signature(self, signed: bytes) -> bytes:
+        return b2a_base64(self.digest(signed)).translate(_URL_SAFE)[:43]

@@ -41,9 +41,11 @@ def settle(view: FlowView, flow_id: str, now: int, *, look_at: Iterable[str] = (
         settling.run(steps)
         if settling.children:
             flows += [(child, view.plan_of(view.flow(child)).steps) for child in settling.children]
+        if settling.parent is None:
+            continue
         flow = view.flow(settled_id)
-        if flow.parent is not None and flow.status in FINAL_FLOWS and _tell_parent(view, flow, now):
-            flows.append((flow.parent["flow_id"], ()))
+        if flow.status in FINAL_FLOWS and _tell_parent(view, flow, now):
+            flows.append((settling.parent["flow_id"], ()))
 
 
 def begin(view: FlowView, flow_id: str, now: int) -> None:
@@ -54,12 +56,15 @@ def begin(view: FlowView, flow_id: str, now: int) -> None:
 class _Settling:
     """One flow on its way to its fixpoint."""
 
+    __slots__ = ("_active", "_ended", "_flow_id", "_now", "_plan", "_view", "children", "parent")
+
     def __init__(self, view: FlowView, flow_id: str, now: int) -> None:
         self._view = view
         self._flow_id = flow_id
         self._now = now
         flow = view.flow(flow_id)
         self._plan = view.plan_of(flow)
+        self.parent = flow.parent
         self._active = flow.status is _FLOW_ACTIVE
         """Whether the flow is under way: nobody but this ends it meanwhile."""
         self._ended: list[str] = []

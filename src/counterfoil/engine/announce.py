@@ -25,6 +25,8 @@ LOUD = frozenset(
 )
 
 log = structlog.get_logger("counterfoil.journal")
+_level = logging.getLogger("counterfoil.journal")
+"""The same logger, asked for its level: after every commit, and ``log`` takes long to answer."""
 
 
 def announce(events: Iterable[Event], kinds: AbstractSet[EventType]) -> None:
@@ -32,7 +34,7 @@ def announce(events: Iterable[Event], kinds: AbstractSet[EventType]) -> None:
 
     ``kinds``: those that there are among them.
     """
-    everything = log.is_enabled_for(logging.DEBUG)
+    everything = _level.isEnabledFor(logging.DEBUG)
     if not everything and LOUD.isdisjoint(kinds):
         return
     for event in events:

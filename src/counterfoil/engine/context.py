@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.results import StepResult
 from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.domain.view import FlowRules
@@ -46,8 +47,13 @@ class EngineContext:
     """Definitions, plans and the register, as far as this node has met them."""
 
     def __post_init__(self) -> None:
+        self._without_dice = RetryRules(0.0, self.retry_after_limit_ms)
         self.known = Known(defaults=self.defaults)
 
     def retry_rules(self) -> RetryRules:
         """Drawn before the decision, so that the decision itself has no dice in it."""
         return RetryRules(self.draw(), self.retry_after_limit_ms)
+
+    def retry_rules_for(self, result: StepResult) -> RetryRules:
+        """The same for a report: only what was not completed is tried again, so for all others no dice are thrown."""
+        return self._without_dice if result.success else self.retry_rules()

@@ -201,7 +201,9 @@ class Engine:
         if not self.accepting:
             raise Unavailable("the engine is stopping, send it again to the next one")
         try:
-            completion = await self.commit.submit(Complete(work_id, result, self.context.retry_rules(), verify))
+            completion = await self.commit.submit(
+                Complete(work_id, result, self.context.retry_rules_for(result), verify)
+            )
         except CounterfoilError as error:
             self._count(error)
             raise
@@ -221,7 +223,7 @@ class Engine:
             self._count(answer)
             resolve(answer)
 
-        return self.commit.enqueue(Complete(work_id, result, self.context.retry_rules(), verify), resolved)
+        return self.commit.enqueue(Complete(work_id, result, self.context.retry_rules_for(result), verify), resolved)
 
     def _count(self, answer: Completion | CounterfoilError) -> None:
         if isinstance(answer, CounterfoilError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from counterfoil.domain.controls import KeptPolicy
 from counterfoil.domain.events import Event, EventType
@@ -25,6 +25,9 @@ from counterfoil.domain.schedules import Schedule
 from counterfoil.domain.subscriptions import Delivery, Subscription
 from counterfoil.store.pruning import Pruned
 
+Key = TypeVar("Key")
+R = TypeVar("R")
+
 
 class NewKeys:
     """Which records did not exist before, and so are inserted instead of updated."""
@@ -37,13 +40,51 @@ class NewKeys:
         self.work: set[str] = set()
 
 
+class Absent:
+    """Stands for a record that was not known before."""
+
+
+_ABSENT = Absent()
+
+
+class Touched(Generic[Key, R]):
+    """The records of one kind that the present command changes: in their place, and remembered as they were before."""
+
+    __slots__ = ("_records", "before")
+
+    def __init__(self, records: dict[Key, R]) -> None:
+        self._records = records
+        """All records of the kind that the batch knows."""
+        self.before: dict[Key, R | Absent] = {}
+
+    def put(self, key: Key, record: R) -> None:
+        """A record in the place of what was there, or a new one."""
+        if key not in self.before:
+            self.before[key] = self._records.get(key, _ABSENT)
+        self._records[key] = record
+
+    def keep(self, changed: dict[Key, Any]) -> None:
+        """The command was decided: what it has changed is part of what the batch changes."""
+        before, records = self.before, self._records
+        if before:
+            for key in before:
+                changed[key] = records[key]
+            before.clear()
+
+    def take_back(self) -> None:
+        """The command was refused: all records are again as they were."""
+        for key, record in self.before.items():
+            if isinstance(record, Absent):
+                del self._records[key]
+            else:
+                self._records[key] = record
+        self.before.clear()
+
+
 @dataclass(slots=True)
 class Drafted:
-    """What one command changes: the state of each record that it touches, and the events that brought it there."""
+    """What commands change beside records that were there before."""
 
-    flows: dict[str, Flow] = field(default_factory=dict)
-    steps: dict[tuple[str, str], StepRun] = field(default_factory=dict)
-    work: dict[str, Work] = field(default_factory=dict)
     inputs: dict[str, FlowInputs] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     """Plans that are not known to be stored."""
@@ -51,29 +92,20 @@ class Drafted:
     calls: dict[str, CancelCall | None] = field(default_factory=dict)
     current: dict[str, StepVersion | None] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    """What brought it about."""
 
     def is_unusual(self) -> bool:
-        """Whether it is more than changes of records that there were: what most commands are."""
+        """Whether there is anything but events: of most commands there is not."""
         return bool(self.new.flows or self.new.steps or self.new.work or self.calls or self.current)
-
-    def clear(self) -> None:
-        """For the next command. What is empty mostly, stays as it is."""
-        if self.is_unusual():
-            self.new = NewKeys()
-            self.inputs.clear()
-            self.plans.clear()
-            self.calls.clear()
-            self.current.clear()
-        self.flows.clear()
-        self.steps.clear()
-        self.work.clear()
-        self.events.clear()
 
 
 @dataclass(slots=True)
 class Changes(Drafted):
     """All that a batch writes: what its commands change, one after the other."""
 
+    flows: dict[str, Flow] = field(default_factory=dict)
+    steps: dict[tuple[str, str], StepRun] = field(default_factory=dict)
+    work: dict[str, Work] = field(default_factory=dict)
     versions: dict[str, StepVersion] = field(default_factory=dict)
     """Every version that was current at some moment of the batch: a flow of the batch may have started with it."""
     schedules: dict[str, Schedule | None] = field(default_factory=dict)
@@ -96,13 +128,7 @@ class Changes(Drafted):
     """What the first so many events are, and what they are about: asked for several times, and events only come."""
 
     def include(self, drafted: Drafted) -> None:
-        """What one more command changes."""
-        self.events += drafted.events
-        self.flows.update(drafted.flows)
-        self.steps.update(drafted.steps)
-        self.work.update(drafted.work)
-        if not drafted.is_unusual():
-            return
+        """What one more command brings that is new."""
         self.new.flows |= drafted.new.flows
         self.new.steps |= drafted.new.steps
         self.new.work |= drafted.new.work

@@ -182,13 +182,13 @@ class GroupCommit:
         return True
 
     async def _run(self) -> None:
-        unanswered: Batch | None = None
+        batch = unanswered = None
         while True:
             if self._queue:
                 if self._batches > 1:
                     if unanswered is not None:
                         unanswered.answer()
-                        unanswered = None
+                        unanswered = batch = None
                     await self._gather()
                     if not self._queue:  # another has taken them
                         continue
@@ -200,7 +200,7 @@ class GroupCommit:
                 unanswered = batch
             elif unanswered is not None:
                 unanswered.answer()
-                unanswered = None
+                unanswered = batch = None
             elif self._closed:
                 return
             else:

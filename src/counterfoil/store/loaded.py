@@ -59,6 +59,16 @@ class Loaded:
         self.revisions: dict[str, int] = {}
         """How often each loaded flow had changed, on a store that several nodes write to."""
 
+    def add_whole(self, work: Work, step: StepRun, flow: Flow, revision: int) -> None:
+        """A work item with its step and flow, as they are at this revision."""
+        work_id, flow_id = work.work_id, work.flow_id
+        if work_id not in self._work:
+            self._work[work_id] = work
+            self._work_of.setdefault(flow_id, {})[work_id] = None
+        self._steps.setdefault((flow_id, work.step_id), step)
+        self._flows.setdefault(flow_id, flow)
+        self.revisions[flow_id] = revision
+
     def add_flow(self, flow_id: str, flow: Flow | None) -> None:
         self._flows.setdefault(flow_id, flow)
 

@@ -91,10 +91,7 @@ class Memory:
                 left.add(work_id)
                 continue
             work = known.work[work_id]
-            world.add_work(work_id, work)
-            world.add_step_run(known.steps[work.step_id])
-            world.add_flow(flow_id, known.flow)
-            world.revisions[flow_id] = known.revision
+            world.add_whole(work, known.steps[work.step_id], known.flow, known.revision)
         return needs.with_work(left)
 
     def take_out(self, flow_ids: Iterable[str]) -> dict[str, Remembered]:
@@ -126,6 +123,8 @@ class Memory:
             else:
                 known.flow, known.revision = flow, found + 1
             touched[flow_id] = known
+        if not touched:  # all of them have ended
+            return
         for (flow_id, _), step in changes.steps.items():
             if flow_id in touched:
                 touched[flow_id].learn_step(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 _BETWEEN = "\n"
@@ -36,48 +36,69 @@ def flow_of(key: str) -> str:
     return key.partition(_BETWEEN)[0]
 
 
-@dataclass
 class Needs:
-    """Keys of what a batch must load, collected over its commands."""
+    """Keys of what a batch must load, collected over its commands. Of most kinds there are none, and no set is made."""
 
-    work: set[str] = field(default_factory=set)
+    work: set[str]
     """Work items, each with its step and flow."""
-    flows: set[str] = field(default_factory=set)
-    open_flows: set[str] = field(default_factory=set)
+    flows: set[str]
+    open_flows: set[str]
     """Flows with all their open work and open steps."""
-    whole_flows: set[str] = field(default_factory=set)
+    whole_flows: set[str]
     """Flows with all their steps and what these gave."""
-    flow_steps: set[str] = field(default_factory=set)
+    flow_steps: set[str]
     """Steps in flows with what they gave, by ``step_key``."""
-    step_work: set[str] = field(default_factory=set)
+    step_work: set[str]
     """Steps in flows with all items that they ever had, by ``step_key``."""
-    inputs: set[str] = field(default_factory=set)
+    inputs: set[str]
     """What flows were started with."""
-    plans: set[str] = field(default_factory=set)
-    steps: set[str] = field(default_factory=set)
+    plans: set[str]
+    steps: set[str]
     """Registered steps, by id: which version is current."""
-    registers: set[str] = field(default_factory=set)
+    registers: set[str]
     """The whole register; the key is the revision that is known already."""
-    versions: set[str] = field(default_factory=set)
-    calls: set[str] = field(default_factory=set)
+    versions: set[str]
+    calls: set[str]
     """Cancel calls."""
-    active_counts: set[str] = field(default_factory=set)
+    active_counts: set[str]
     """Steps whose active work items must be counted, because they may only be so many."""
-    gates: set[str] = field(default_factory=set)
+    gates: set[str]
     """What the gate knows of steps, by ``step_key``, each with the work item that it is about."""
-    approvals: set[str] = field(default_factory=set)
+    approvals: set[str]
     """Whoever needs one needs its flow as well: that has the lock."""
-    keys: set[str] = field(default_factory=set)
+    keys: set[str]
     """Whom callers' keys belong to."""
-    controls: set[str] = field(default_factory=set)
+    controls: set[str]
     """All policies and subscriptions; the key is the revision that is known already."""
-    policies: set[str] = field(default_factory=set)
-    subscriptions: set[str] = field(default_factory=set)
-    deliveries: set[str] = field(default_factory=set)
-    schedules: set[str] = field(default_factory=set)
-    rates: set[str] = field(default_factory=set)
+    policies: set[str]
+    subscriptions: set[str]
+    deliveries: set[str]
+    schedules: set[str]
+    rates: set[str]
     """Steps of which must be known when they were sent, because only so many may be in a time."""
-    finds: set[Find] = field(default_factory=set)
+    finds: set[Find]
+
+    def __init__(self, **keys: set[Any]) -> None:
+        vars(self).update(keys)
+
+    def __getattr__(self, kind: str) -> set[Any]:
+        """A kind of which nothing was needed until now."""
+        if kind not in _KINDS:
+            raise AttributeError(kind)
+        keys: set[Any] = set()
+        setattr(self, kind, keys)
+        return keys
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Needs) and self._needed() == other._needed()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"Needs({', '.join(f'{kind}={keys}' for kind, keys in self._needed().items())})"
+
+    def _needed(self) -> dict[str, set[Any]]:
+        return {kind: keys for kind, keys in vars(self).items() if keys}
 
     def are_only(self, kinds: Collection[str]) -> bool:
         """Whether nothing is needed but things of these kinds."""
@@ -91,9 +112,7 @@ class Needs:
 
     def with_work(self, work: set[str]) -> Needs:
         """The same needs, but for other work items."""
-        needs = Needs.__new__(Needs)
-        vars(needs).update(vars(self), work=work)
-        return needs
+        return Needs(**{**vars(self), "work": work})
 
     def changing_flows(self) -> set[str]:
         """The flows of which something is needed that may change, as far as their ids are known."""
@@ -102,6 +121,9 @@ class Needs:
         found.update(map(flow_of, self.step_work))
         found.update(map(flow_of, self.gates))
         return found
+
+
+_KINDS = frozenset(Needs.__annotations__)
 
 
 class NotLoaded(Exception):

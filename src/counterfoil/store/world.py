@@ -1,8 +1,8 @@
 """The world of one batch: what was loaded, and what its commands have changed so far.
 
 Commands of one batch are decided one after the other against the same world, so that the second of two reports on one
-receipt sees the first. Each command works on drafts: ``keep`` makes them part of the world, ``discard`` drops them
-without a trace, which is how one bad command never spoils its neighbours.
+receipt sees the first. Each command works on drafts, which stand in the place of the records that it changes: ``keep``
+leaves them there, ``discard`` puts the records back, which is how one bad command never spoils its neighbours.
 
 A decision that looks at something not loaded raises ``NotLoaded``; the batch then loads everything that was missed at
 once and decides that command again. Decisions are pure, so deciding twice is safe.
@@ -17,7 +17,7 @@ from uuid_utils import uuid7
 
 from counterfoil.domain.cooperative import COOPERATIVE_PLAN
 from counterfoil.domain.errors import UnknownFlow, UnknownWork
-from counterfoil.domain.events import Event, apply
+from counterfoil.domain.events import APPLY, Event
 from counterfoil.domain.guarding import may_be_sent
 from counterfoil.domain.model import (
     COOPERATIVE,
@@ -35,7 +35,7 @@ from counterfoil.domain.register import Register
 from counterfoil.domain.states import FINAL_WORK, OPEN_STEPS, WorkStatus
 from counterfoil.domain.view import FlowRules
 from counterfoil.domain.work import dispatch
-from counterfoil.store.changes import Drafted
+from counterfoil.store.changes import Drafted, Touched
 from counterfoil.store.guarded import Guarded
 from counterfoil.store.known import Known
 from counterfoil.store.needs import Find, NotLoaded, missing, step_key
@@ -57,6 +57,10 @@ class World(Guarded):
     def __init__(self, known: Known | dict[str, StepVersion]) -> None:
         super().__init__(known if isinstance(known, Known) else Known(known))
         self._draft = Drafted()
+        self._pruned = self.changes.pruned.ids
+        self._touched_flows = Touched(self._flows)
+        self._touched_steps = Touched(self._steps)
+        self._touched_work = Touched(self._work)
         self.capacity: Capacity = NO_CAPACITY
         self.rules = FlowRules()
         self.new_id: Callable[[], str] = new_id
@@ -67,16 +71,13 @@ class World(Guarded):
     # Looking -----------------------------------------------------------------------------------------------------
 
     def find_flow(self, flow_id: str) -> Flow | None:
-        draft = self._draft.flows.get(flow_id)
-        if draft is not None:
-            return draft
         try:
             return self._flows[flow_id]
         except KeyError:
             raise NotLoaded("flows", flow_id) from None
 
     def flow(self, flow_id: str) -> Flow:
-        flow = self._draft.flows.get(flow_id) or self._flows.get(flow_id) or self.find_flow(flow_id)
+        flow = self._flows.get(flow_id) or self.find_flow(flow_id)
         if flow is None:
             raise UnknownFlow
         return flow
@@ -86,18 +87,14 @@ class World(Guarded):
         return self._flows.get(flow_id)
 
     def step_run(self, flow_id: str, step_id: str) -> StepRun:
-        key = (flow_id, step_id)
-        draft = self._draft.steps.get(key)
-        if draft is not None:
-            return draft
         try:
-            return self._steps[key]
+            return self._steps[flow_id, step_id]
         except KeyError:
             raise NotLoaded("flow_steps", step_key(flow_id, step_id)) from None
 
     def want_steps(self, flow_id: str, step_ids: Iterable[str]) -> None:
-        draft, steps = self._draft.steps, self._steps
-        lacking = (step_id for step_id in step_ids if (key := (flow_id, step_id)) not in steps and key not in draft)
+        steps = self._steps
+        lacking = (step_id for step_id in step_ids if (flow_id, step_id) not in steps)
         # Whoever looks at steps may begin one, with what the flow was started with.
         also = () if flow_id in self._inputs or flow_id in self._draft.inputs else [("inputs", flow_id)]
         missing("flow_steps", (step_key(flow_id, step_id) for step_id in lacking), also)
@@ -114,32 +111,32 @@ class World(Guarded):
     def steps_of(self, flow_id: str) -> list[StepRun]:
         if flow_id not in self._whole_known:
             raise NotLoaded("whole_flows", flow_id)
-        keys = [key for key in {**self._steps, **self._draft.steps} if key[0] == flow_id]
-        return [self.step_run(*key) for key in keys]
+        return [step for step in self._steps.values() if step.flow_id == flow_id]
 
     def open_steps(self, flow_id: str) -> list[StepRun]:
         if flow_id not in self._open_known:
             raise NotLoaded("open_flows", flow_id)
-        keys = [key for key in {**self._steps, **self._draft.steps} if key[0] == flow_id]
-        return [step for key in keys if (step := self.step_run(*key)).status in OPEN_STEPS]
+        return [step for step in self._steps.values() if step.flow_id == flow_id and step.status in OPEN_STEPS]
 
     def find_work(self, work_id: str) -> Work | None:
-        draft = self._draft.work.get(work_id)
-        if draft is not None:
-            return draft
         try:
             return self._work[work_id]
         except KeyError:
             raise NotLoaded("work", work_id) from None
 
     def work(self, work_id: str) -> Work:
-        work = self._draft.work.get(work_id) or self._work.get(work_id) or self.find_work(work_id)
+        work = self._work.get(work_id) or self.find_work(work_id)
         if work is None:
             raise UnknownWork
         return work
 
     def touched_work(self, flow_id: str) -> list[Work]:
-        return [work for work in self._draft.work.values() if work.flow_id == flow_id]
+        work_of_batch = self._work
+        return [
+            work
+            for work_id in self._touched_work.before
+            if (work := work_of_batch[work_id]) is not None and work.flow_id == flow_id
+        ]
 
     def open_work(self, flow_id: str) -> list[Work]:
         if flow_id not in self._open_known:
@@ -157,7 +154,7 @@ class World(Guarded):
 
     def _known_work(self, flow_id: str) -> list[Work]:
         ids = dict.fromkeys(self._work_of.get(flow_id, ()))
-        ids.update((work_id, None) for work_id, work in self._draft.work.items() if work.flow_id == flow_id)
+        ids.update((work.work_id, None) for work in self.touched_work(flow_id))
         return [self.work(work_id) for work_id in ids]
 
     def waiting_items(self, step: StepRun) -> Iterator[Work]:
@@ -175,7 +172,7 @@ class World(Guarded):
             return sorted((work for work in items if first <= work.item < end), key=lambda work: work.item)
         find = Find.of("find_waiting_items", flow_id=step.flow_id, step_id=step.step_id, first=first, end=end)
         ids = [row[0] for row in self.found(find)]
-        missing("work", (work_id for work_id in ids if work_id not in self._work and work_id not in self._draft.work))
+        missing("work", (work_id for work_id in ids if work_id not in self._work))
         return [self.work(work_id) for work_id in ids]
 
     def inputs(self, flow_id: str) -> FlowInputs:
@@ -268,48 +265,52 @@ class World(Guarded):
 
     def record(self, event: Event) -> None:
         """Apply an event to the drafts that it concerns and note it for the journal."""
-        if event.flow_id in self.changes.pruned.ids:
+        if event.flow_id in self._pruned:
             raise UnknownFlow
-        apply(event, self)
+        APPLY[event.type](event, self)
         self._draft.events.append(event)
 
     def draft_work(self, work_id: str) -> Work:
-        draft = self._draft.work.get(work_id)
-        if draft is None:
-            draft = self._draft.work[work_id] = self.work(work_id).draft()
-        return draft
+        work = self.work(work_id)
+        before = self._touched_work.before
+        if work_id not in before:
+            before[work_id] = work
+            work = self._work[work_id] = work.draft()
+        return work
 
     def draft_step(self, flow_id: str, step_id: str) -> StepRun:
         key = (flow_id, step_id)
-        draft = self._draft.steps.get(key)
-        if draft is None:
-            draft = self._draft.steps[key] = self.step_run(flow_id, step_id).draft()
-        return draft
+        step = self._steps.get(key) or self.step_run(flow_id, step_id)
+        before = self._touched_steps.before
+        if key not in before:
+            before[key] = step
+            step = self._steps[key] = step.draft()
+        return step
 
     def draft_flow(self, flow_id: str) -> Flow:
-        draft = self._draft.flows.get(flow_id)
-        if draft is None:
-            draft = self._draft.flows[flow_id] = self.flow(flow_id).draft()
-        return draft
+        flow = self.flow(flow_id)
+        before = self._touched_flows.before
+        if flow_id not in before:
+            before[flow_id] = flow
+            flow = self._flows[flow_id] = flow.draft()
+        return flow
 
     def create_work(self, work: Work) -> None:
-        self._draft.work[work.work_id] = work
+        self._touched_work.put(work.work_id, work)
         self._draft.new.work.add(work.work_id)
 
     def create_flow(self, flow: Flow, steps: list[StepRun]) -> None:
         """A flow that begins here is known whole."""
-        self._draft.flows[flow.flow_id] = flow
+        self._touched_flows.put(flow.flow_id, flow)
         self._draft.new.flows.add(flow.flow_id)
         for step in steps:
-            key = (step.flow_id, step.step_id)
-            self._draft.steps[key] = step
-            self._draft.new.steps.add(key)
+            self.create_step(step)
         self._open_known.add(flow.flow_id)
         self._whole_known.add(flow.flow_id)
 
     def create_step(self, step: StepRun) -> None:
         key = (step.flow_id, step.step_id)
-        self._draft.steps[key] = step
+        self._touched_steps.put(key, step)
         self._draft.new.steps.add(key)
 
     def start_with(self, inputs: FlowInputs, plan: Plan) -> None:
@@ -337,23 +338,25 @@ class World(Guarded):
 
     def keep(self) -> None:
         """The command was decided: its drafts become the world's."""
-        draft = self._draft
-        self._flows.update(draft.flows)
-        self._steps.update(draft.steps)
-        self._work.update(draft.work)
+        draft, changes = self._draft, self.changes
         if draft.is_unusual():
             self._keep_unusual(draft)
-        self.changes.include(draft)
+            self._draft = Drafted()
+        changes.events += draft.events
+        draft.events.clear()
+        self._touched_flows.keep(changes.flows)
+        self._touched_steps.keep(changes.steps)
+        self._touched_work.keep(changes.work)
         if self.touched_shelves:
             self._keep_shelves()
-        self.rates.keep(self.changes.rates)
-        self.pruning.keep(self.changes.pruned)
-        draft.clear()
+        self.rates.keep(changes.rates)
+        self.pruning.keep(changes.pruned)
 
     def _keep_unusual(self, draft: Drafted) -> None:
         """What only some commands have changed."""
         if draft.new.work:
-            for work_id, work in draft.work.items():
+            for work_id in self._touched_work.before:
+                work = self.work(work_id)
                 self._work_of.setdefault(work.flow_id, {})[work_id] = None
         self._inputs.update(draft.inputs)
         self._plans.update(draft.plans)
@@ -362,10 +365,14 @@ class World(Guarded):
             self._current[step_id] = None if version is None else version.version
             if version is not None:
                 self._known.versions[version.version] = version
+        self.changes.include(draft)
 
     def discard(self) -> None:
         """The command was refused: nothing of it remains."""
-        self._draft.clear()
+        self._draft = Drafted()
+        self._touched_flows.take_back()
+        self._touched_steps.take_back()
+        self._touched_work.take_back()
         if self.touched_shelves:
             self._clear_shelves()
         self.rates.discard()

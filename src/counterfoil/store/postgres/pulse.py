@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -41,6 +39,22 @@ _ASK = """
 log = structlog.get_logger(__name__)
 
 
+class _Watch:
+    """A block in which somebody waits for a connection. Every batch passes here, so it is no generator."""
+
+    __slots__ = ("_connection", "_waiting")
+
+    def __init__(self, waiting: dict[Connection, float], connection: Connection) -> None:
+        self._waiting = waiting
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._waiting[self._connection] = time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        self._waiting.pop(self._connection, None)
+
+
 class Pulse:
     """Runs beside the store from ``start`` to ``stop``."""
 
@@ -62,14 +76,9 @@ class Pulse:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    @contextmanager
-    def watch(self, connection: Connection) -> Iterator[None]:
+    def watch(self, connection: Connection) -> _Watch:
         """Somebody waits for this connection, and does nothing else, as long as the block runs."""
-        self._waiting[connection] = time.monotonic()
-        try:
-            yield
-        finally:
-            self._waiting.pop(connection, None)
+        return _Watch(self._waiting, connection)
 
     async def _run(self) -> None:
         while True:

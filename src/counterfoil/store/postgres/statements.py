@@ -47,7 +47,8 @@ def pack(values: Sequence[Any]) -> str:
     first = values[0]
     if (first is None or type(first) is int) and values.count(first) == len(values):
         # times and counters are mostly the same for all rows, or absent from all
-        return SEPARATOR.join([ABSENT if first is None else str(first)] * len(values))
+        text = ABSENT if first is None else str(first)
+        return f"{text}{SEPARATOR}" * (len(values) - 1) + text
     absent = 0
     try:
         text = SEPARATOR.join(values)
@@ -105,7 +106,8 @@ def _combined(shape: Shape) -> str:
 
 
 @cache
-def _proving(shape: Shape, *, claims: bool) -> str:
+def _proving(shape: Shape, *, claims: bool) -> tuple[str, str]:
+    """The statement, and the same as one that takes packed arrays."""
     parameters = sum(width for _, width, _ in shape)
     exact = [query for query, _, exact in shape if exact]
     proof = [f"{_count(query)} = ${parameters + place}" for place, query in enumerate(exact, 1)]
@@ -113,7 +115,8 @@ def _proving(shape: Shape, *, claims: bool) -> str:
     if claims:
         alive = COORDINATION["check_leases"].replace("$1", f"${parameters + len(exact) + 2}")
         proof.append(f"EXISTS ({alive})")
-    return f"{_with(shape)}\nSELECT 1 / CASE WHEN {' AND '.join(proof)} THEN 1 ELSE 0 END"
+    text = f"{_with(shape)}\nSELECT 1 / CASE WHEN {' AND '.join(proof)} THEN 1 ELSE 0 END"
+    return text, packed(text)
 
 
 def combined(writes: list[Write]) -> tuple[str, list[Any]]:
@@ -135,16 +138,19 @@ def proving(writes: list[Write], controls: int, node_id: str | None) -> tuple[st
     lapsed.
     """
     shape, values = _columns(writes)
-    text = _proving(shape, claims=node_id is not None)
+    text, of_packed = _proving(shape, claims=node_id is not None)
     counts = [len(write.rows) for write in writes if write.exact]
     nodes = [] if node_id is None else [node_id]
     try:
-        return packed(text), [*(pack(column) for column in values), *counts, controls, *nodes]
+        return of_packed, [*map(pack, values), *counts, controls, *nodes]
     except Unpackable:
         return text, [*values, *counts, controls, *([nodes] if nodes else [])]
 
 
 def _columns(writes: list[Write]) -> tuple[Shape, list[Any]]:
-    columns = [list(zip(*write.rows, strict=True)) for write in writes]
-    shape = tuple((write.query, len(own), write.exact) for write, own in zip(writes, columns, strict=True))
-    return shape, [column for own in columns for column in own]
+    shape: list[tuple[str, int, bool]] = []
+    values: list[Any] = []
+    for query, rows, exact, _ in writes:
+        shape.append((query, len(rows[0]), exact))
+        values += zip(*rows, strict=True)
+    return tuple(shape), values
