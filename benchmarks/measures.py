@@ -8,9 +8,10 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import aiohttp
 
@@ -49,6 +50,8 @@ class Size:
     rounds: int = 5
     turns: int = 40
     """Short rounds, where the machine's own ups and downs are larger than what is measured."""
+    starts: int = 5
+    """The turns are shared out over so many starts of everything: see ``in_starts``."""
     completions: int = 2_000
     flows: int = 4_000
     latency_flows: int = 400
@@ -64,6 +67,7 @@ class Size:
 QUICK = Size(
     rounds=1,
     turns=1,
+    starts=1,
     completions=400,
     flows=400,
     latency_flows=50,
@@ -79,56 +83,66 @@ Measure = Callable[[Size], Awaitable[list[Outcome]]]
 
 async def completions(size: Size) -> list[Outcome]:
     """(1) Durable completions/s over the requests/s of a bare handler that validates the same JSON."""
-    with engine() as ours:
-        return await completions_over_bare(size, ours, "durable completions/s over a bare handler")
+    return await completions_over_bare(size, engine, "durable completions/s over a bare handler")
 
 
-async def completions_over_bare(size: Size, ours: Server, name: str) -> list[Outcome]:
-    receipts = Receipts()
-    with running(*HANDLER) as bare, running(*HANDLER, "--asyncio") as ordinary:
-        await register(ours, await receipts.serve())
+async def completions_over_bare(
+    size: Size, begin: Callable[[], contextlib.AbstractContextManager[Server]], name: str
+) -> list[Outcome]:
+    @contextlib.asynccontextmanager
+    async def start() -> AsyncIterator[Turn[tuple[float, float]]]:
+        receipts = Receipts()
+        with begin() as ours, running(*HANDLER) as bare, running(*HANDLER, "--asyncio") as ordinary:
+            await register(ours, await receipts.serve())
 
-        async def over(number: int, other: Server) -> Pair:
-            urls = await receipts.fill(ours, size.completions)
-            return await in_turns(number, lambda: complete(urls, ours), lambda: complete(urls, other))
+            async def over(number: int, other: Server) -> float:
+                urls = await receipts.fill(ours, size.completions)
+                return await in_turns(number, lambda: complete(urls, ours), lambda: complete(urls, other))
 
-        async def turn(number: int) -> tuple[Pair, Pair]:
-            return await over(number, bare), await over(number, ordinary)
+            async def turn(number: int) -> tuple[float, float]:
+                return await over(number, bare), await over(number, ordinary)
 
-        await turn(0)  # all have run once before it counts
-        strict, usual = zip(*[await turn(number) for number in range(size.turns)], strict=True)
+            yield turn
+
+    strict, usual = zip(*await in_starts(size, start), strict=True)
     return [
-        fastest_over_fastest(f"{name} on uvloop", strict, 0.85),
-        fastest_over_fastest(f"{name} on asyncio's own loop", usual, 0.85),
+        middle_of(f"{name} on uvloop", strict, 0.85),
+        middle_of(f"{name} on asyncio's own loop", usual, 0.85),
     ]
 
 
-Pair = tuple[float, float]
-"""The rates of one thing and of another, measured right after each other."""
+Result = TypeVar("Result")
+Turn = Callable[[int], Awaitable[Result]]
+"""Measures once; given the number of the turn."""
 
 
-async def in_turns(number: int, one: Callable[[], Awaitable[float]], other: Callable[[], Awaitable[float]]) -> Pair:
-    """Both rates, each of them measured first in every second turn."""
+async def in_starts(
+    size: Size, start: Callable[[], contextlib.AbstractAsyncContextManager[Turn[Result]]]
+) -> list[Result]:
+    """The turns of several starts. All have run once before it counts.
+
+    One start differs from the next by a tenth and more, and so do all of its turns: no start stands for all.
+    """
+    results: list[Result] = []
+    for _ in range(size.starts):
+        async with start() as turn:
+            await turn(0)
+            results += [await turn(number) for number in range(size.turns // size.starts)]
+    return results
+
+
+async def in_turns(number: int, one: Callable[[], Awaitable[float]], other: Callable[[], Awaitable[float]]) -> float:
+    """The rate of one over that of the other, measured right after each other, the other first in every second turn."""
     if number % 2:
         divisor = await other()
-        return await one(), divisor
+        return await one() / divisor
     rate = await one()
-    return rate, await other()
+    return rate / await other()
 
 
-def fastest_over_fastest(name: str, pairs: Sequence[Pair], target: float, *, at_least: bool = True) -> Outcome:
-    """One thing over another, each as fast as it is in the best eighth of its turns.
-
-    What else happens on the machine only ever slows them down, for seconds at a time, and one more than the other if
-    it keeps more processors busy: the middle of all turns would tell of that.
-    """
-    ones, others = zip(*pairs, strict=True)
-    rounds = [one / other for one, other in pairs]
-    return Outcome(name, fastest(ones) / fastest(others), target, at_least=at_least, rounds=rounds)
-
-
-def fastest(rates: Sequence[float]) -> float:
-    return statistics.quantiles([*rates, *rates], n=8, method="inclusive")[-1]
+def middle_of(name: str, ratios: Sequence[float], target: float, *, at_least: bool = True) -> Outcome:
+    """The median of all turns, as all that is measured in turns is told."""
+    return Outcome(name, statistics.median(ratios), target, at_least=at_least, rounds=list(ratios))
 
 
 async def complete(urls: list[str], *servers: Server) -> float:

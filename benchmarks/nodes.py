@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from benchmarks.flows import Receipts, register
 from benchmarks.measures import (
     Measure,
     Outcome,
-    Pair,
     Size,
+    Turn,
     complete,
     completions_over_bare,
     cycle_over_relay,
-    fastest_over_fastest,
+    in_starts,
     in_turns,
+    middle_of,
 )
 from benchmarks.processes import Server, engine
 from tests.postgres import Cluster
@@ -38,10 +39,16 @@ def node(store: str, **environment: str) -> contextlib.AbstractContextManager[Se
     return engine(None, COUNTERFOIL_STORE=store, **environment)
 
 
+@contextlib.contextmanager
+def _new_node() -> Iterator[Server]:
+    """A node on a database of its own."""
+    with database() as store, node(store) as server:
+        yield server
+
+
 async def completions(size: Size) -> list[Outcome]:
     """(1) Durable completions/s over the requests/s of a bare handler that validates the same JSON."""
-    with database() as store, node(store) as ours:
-        return await completions_over_bare(size, ours, "PostgreSQL: durable completions/s over a bare handler")
+    return await completions_over_bare(size, _new_node, "PostgreSQL: durable completions/s over a bare handler")
 
 
 async def full_cycle(size: Size) -> list[Outcome]:
@@ -51,40 +58,50 @@ async def full_cycle(size: Size) -> list[Outcome]:
         return [await cycle_over_relay(size, node(store), name, IN_FLIGHT)]
 
 
+Compare = Callable[[int, Server, Server, list[str], list[str]], Awaitable[float]]
+"""Given the number of the turn, two nodes, and two lists of work that the first of them has sent."""
+
+
+def _two_on_one_database(
+    size: Size, compare: Compare
+) -> Callable[[], contextlib.AbstractAsyncContextManager[Turn[float]]]:
+    @contextlib.asynccontextmanager
+    async def start() -> AsyncIterator[Turn[float]]:
+        receipts = Receipts()
+        with database() as store, node(store) as first, node(store) as second:
+            await register(first, await receipts.serve())
+
+            async def turn(number: int) -> float:
+                urls = await receipts.fill(first, 2 * size.completions)
+                return await compare(number, first, second, urls[: size.completions], urls[size.completions :])
+
+            yield turn
+
+    return start
+
+
 async def two_nodes(size: Size) -> list[Outcome]:
     """Completions/s of two nodes on one database, half of the connections each, over those of one with all of them.
 
     All of the work was sent by the first: half of the results come to a node that has to read what they are about.
     """
-    receipts = Receipts()
-    with database() as store, node(store) as first, node(store) as second:
-        await register(first, await receipts.serve())
 
-        async def turn(number: int) -> Pair:
-            urls = await receipts.fill(first, 2 * size.completions)
-            of_two, of_one = urls[: size.completions], urls[size.completions :]
-            return await in_turns(number, lambda: complete(of_two, first, second), lambda: complete(of_one, first))
+    async def compare(number: int, first: Server, second: Server, of_two: list[str], of_one: list[str]) -> float:
+        return await in_turns(number, lambda: complete(of_two, first, second), lambda: complete(of_one, first))
 
-        await turn(0)
-        pairs = [await turn(number) for number in range(size.turns)]
-    return [fastest_over_fastest("PostgreSQL: completions/s of two nodes over one, on one machine", pairs, 1.0)]
+    ratios = await in_starts(size, _two_on_one_database(size, compare))
+    return [middle_of("PostgreSQL: completions/s of two nodes over one, on one machine", ratios, 1.0)]
 
 
 async def forgotten(size: Size) -> list[Outcome]:
     """Completions/s on a node that has never seen the work over those on the node that sent it, and remembers it."""
-    receipts = Receipts()
-    with database() as store, node(store) as sender, node(store) as stranger:
-        await register(sender, await receipts.serve())
 
-        async def turn(number: int) -> Pair:
-            urls = await receipts.fill(sender, 2 * size.completions)
-            strange, known = urls[: size.completions], urls[size.completions :]
-            return await in_turns(number, lambda: complete(strange, stranger), lambda: complete(known, sender))
+    async def compare(number: int, sender: Server, stranger: Server, strange: list[str], known: list[str]) -> float:
+        return await in_turns(number, lambda: complete(strange, stranger), lambda: complete(known, sender))
 
-        await turn(0)
-        pairs = [await turn(number) for number in range(size.turns)]
+    ratios = await in_starts(size, _two_on_one_database(size, compare))
     name = "PostgreSQL: completions/s on another node than the one that sent the work over those on that one"
-    return [fastest_over_fastest(name, pairs, 1.0, at_least=False)]
+    return [middle_of(name, ratios, 1.0, at_least=False)]
 
 
 async def takeover(size: Size) -> list[Outcome]:
