@@ -272,6 +272,25 @@ async def test_a_loop_that_is_stopped_is_not_woken(simulator: Simulator, loop: S
     assert simulator.network.calls == []
 
 
+@pytest.mark.parametrize("rounds_of_the_loop", range(4))
+async def test_a_tick_at_the_very_moment_of_the_stop_is_no_error(
+    simulator: Simulator, caplog: pytest.LogCaptureFixture, rounds_of_the_loop: int
+) -> None:
+    interval_ms = 20
+    loop = SweepLoop(simulator.engine, interval_ms)
+    loop.start()
+    await eventually(lambda: all(runner._task and runner._task.done() for runner in loop._runners.values()))
+    due_at = asyncio.get_running_loop().time() + 2 * interval_ms / 1000
+    while asyncio.get_running_loop().time() < due_at:
+        pass  # the loop is kept from looking at the clock: all ticks are due when it does
+    for _ in range(rounds_of_the_loop):
+        await asyncio.sleep(0)
+    await loop.stop()
+    await asyncio.sleep(0)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+    assert [runner for runner in loop._runners.values() if runner._task and not runner._task.done()] == []
+
+
 async def test_readiness_tells_how_long_ago_each_sweep_finished(simulator: Simulator, loop: SweepLoop) -> None:
     loop.start()
     simulator.clock.advance(500)

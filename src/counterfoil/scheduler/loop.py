@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
+from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from counterfoil.domain.errors import Unavailable
@@ -52,16 +53,20 @@ class SweepRunner:
         self._engine = engine
         self._loop = loop
         self._rung = False
+        self._stopped = False
         self._postponed = False
         self._task: asyncio.Task[None] | None = None
         self.finished_at = engine.context.clock()
 
     def ring(self) -> None:
+        if self._stopped:
+            return
         self._rung = True
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name=f"sweep-{self.sweep.name}")
 
     async def stop(self) -> None:
+        self._stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -99,7 +104,10 @@ class SweepLoop:
         self._engine = engine
         self._interval_ms = interval_ms
         self._scheduler = AsyncIOScheduler(
-            timezone=UTC, job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
+            timezone=UTC,
+            # It calls a job on the spot. A job here only rings; as a task it could be cancelled before it has begun.
+            executors={"default": DebugExecutor()},
+            job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
         )
         sweeps: list[Sweep] = [
             RequeueSweep(engine),
@@ -153,7 +161,7 @@ class SweepLoop:
             raise Unavailable(f"sweeps are not running: {', '.join(silent)}")
         return {str(name): {"finished_ms_ago": age} for name, age in ages.items()}
 
-    async def _fire(self, name: SweepName) -> None:
+    def _fire(self, name: SweepName) -> None:
         self._plan_tick(name)
         self._runners[name].ring()
 
