@@ -28,6 +28,14 @@ def test_a_batch_takes_no_more_than_its_share_though_more_wait() -> None:
     assert shares.take(53, 11) == 32
 
 
+def test_a_small_rest_goes_along() -> None:
+    shares = Shares(2)
+    shares.take(64, 0)
+    assert shares.take(32, 0) == 32, "though after the fading fewer are a share"
+    shares.take(32, 32)
+    assert shares.take(47, 17) == 47, "32, and less than half as many again"
+
+
 def test_a_single_command_is_enough_as_long_as_there_never_were_more() -> None:
     shares = Shares(2)
     assert shares.enough <= 1
@@ -54,7 +62,8 @@ def test_a_crowd_that_does_not_show_again_is_expected_less_and_less() -> None:
 def test_a_small_crowd_is_not_divided() -> None:
     shares = Shares(2)
     assert shares.take(10, 0) == 10
-    assert shares.take(20, 0) == LEAST_ALONE
+    assert shares.take(20, 0) == 20, "nor is it with a few more"
+    assert shares.take(2 * LEAST_ALONE - 1, 0) == LEAST_ALONE
     assert shares.take(4 * LEAST_ALONE, 0) == 2 * LEAST_ALONE, "half of them"
 
 

@@ -6,21 +6,22 @@ that are about: as many commands as there have been lately, divided by the batch
 
 A batch has a cost of its own, in this process and in the database, as large as that of several commands. So few
 commands are not divided. How few, depends on what could be done meanwhile: a node that is alone would leave the
-database idle; where there are others, they use it.
+database idle; where there are others, they use it. Nor is a small rest left to a batch of its own: it would keep one
+of the places busy for a whole trip to the database, and the commands that come meanwhile waiting.
 """
 
 from __future__ import annotations
 
 import math
 
-FADING = 0.9
+FADING = 0.75
 """How much of the crowd is still expected after each batch, if it does not show."""
-
-
+SOME_MORE = 1.5
+"""Up to so many shares are taken by one batch, if no more wait."""
 LEAST_ALONE = 16
 LEAST_AMONG_OTHERS = 32
 """How many commands a batch has at least, if there are so many at all."""
-PATIENCE = 0.001
+PATIENCE = 0.002
 PATIENCE_OF_FEW = 0.01
 """Seconds that commands wait at most for others to share a batch with, while another batch is under way; and where they
 are so few that, among other nodes, all of them make one."""
@@ -43,7 +44,8 @@ class Shares:
     def take(self, waiting: int, under_way: int) -> int:
         """How many of those that wait the next batch takes."""
         self._crowd = max(waiting + under_way, self._crowd * FADING)
-        return min(waiting, self.enough)
+        enough = self.enough
+        return waiting if waiting < SOME_MORE * enough else enough
 
     @property
     def enough(self) -> int:
