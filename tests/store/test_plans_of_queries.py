@@ -27,8 +27,10 @@ pytestmark = pytest.mark.postgresql_only
 GROWING = {"flows", "flow_steps", "work", "open_flows", "open_work", "gates", "approvals", "journal", "flow_inputs"}
 WRITES = [
     ("update_flows", "close_flows", "follow_flows"),
+    ("move_flows", "close_moved_flows"),
     ("update_steps",),
     ("count_steps",),
+    ("complete_steps",),
     ("update_work", "follow_work", "close_work"),
     ("end_work", "close_ended_work"),
     ("prune_flows", "forget_flows"),

@@ -131,7 +131,7 @@ def updated_work(work: Work) -> tuple[Any, ...]:
 
 
 def ended_work(work: Work) -> tuple[Any, ...]:
-    return (work.work_id, work.status._value_, text(work.result), text(work.error), work.recorded_at)
+    return (work.work_id, work.status._value_, text(work.result), work.recorded_at)
 
 
 def _changing_work(work: Work) -> tuple[Any, ...]:
@@ -173,6 +173,10 @@ def counted_step(step: StepRun) -> tuple[Any, ...]:
     )
 
 
+def completed_step(step: StepRun) -> tuple[Any, ...]:
+    return (step.flow_id, step.step_id, step.finished_at, text(step.outputs))
+
+
 def _changing_step(step: StepRun) -> tuple[Any, ...]:
     return (
         step.status._value_,
@@ -209,9 +213,8 @@ def updated_flow(flow: Flow) -> tuple[Any, ...]:
     )
 
 
-def raised_flow(flow_id: str, flow: Flow | None) -> tuple[Any, ...]:
-    """The same where only the revision may rise: no flow means that its own record stays as it is."""
-    return (flow_id, *[None] * 8) if flow is None else updated_flow(flow)
+def moved_flow(flow: Flow) -> tuple[Any, ...]:
+    return (flow.flow_id, flow.status._value_, flow.open_steps, flow.finished_at, flow.deadline_at)
 
 
 def inserted_inputs(inputs: FlowInputs) -> tuple[Any, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
-from counterfoil.domain.model import StepRun, StepVersion, Work
-from counterfoil.domain.states import FlowStatus, WorkStatus
+from counterfoil.domain.model import Flow, StepRun, StepVersion, Work
+from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.store import journal, rows
 from counterfoil.store.changes import Changes
 from counterfoil.store.pruning import pruning_writes
@@ -17,6 +17,7 @@ Row = tuple[Any, ...]
 
 DONE_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.CANCELLED})
 """Of which nothing more will come: what has failed may be redriven."""
+MOVING_FLOWS = frozenset({FlowStatus.ACTIVE, FlowStatus.COMPLETED})
 FORGETTING = {"prune_work": "forget_work", "prune_flows": "forget_flows"}
 
 
@@ -92,28 +93,58 @@ def _flows(changes: Changes, revisions: Mapping[str, int] | None) -> Iterator[Wr
         yield Write("insert_inputs", [rows.inserted_inputs(inputs) for inputs in changes.inputs.values()])
         labels: list[Row] = [(f"{k}:{v}", i.flow_id) for i in changes.inputs.values() for k, v in i.labels.items()]
         yield Write("insert_labels", labels)
-    changed = [flow for key, flow in flows.items() if key not in new]
-    if revisions is None:
-        yield Write("update_flows", [rows.updated_flow(flow) for flow in changed])
-        return
-    touched = sorted(((changes.touched() & revisions.keys()) | flows.keys()) - new)
-    yield Write("update_flows", [(*rows.raised_flow(key, flows.get(key)), revisions[key]) for key in touched])
-    others = [flow for flow in changed if flow.status is not completed]
-    yield _closing("close_flows", len(changed) - len(others))
-    if any(flow.status is not FlowStatus.ACTIVE or flow.redrives for flow in others):  # then it looks at all of them
+    changed = {key: flow for key, flow in flows.items() if key not in new}
+    # One statement for all of them: their locks are taken in one order.
+    if all(map(_moves_on, changed.values())):
+        yield Write("move_flows", _flow_rows(changed, changes, revisions, rows.moved_flow, 4))
+        yield _closing("close_moved_flows", sum(flow.status is completed for flow in changed.values()))
+    else:
+        yield Write("update_flows", _flow_rows(changed, changes, revisions, rows.updated_flow, 8))
+        yield _closing("close_flows", sum(flow.status is completed for flow in changed.values()))
         yield Write("follow_flows", [()], exact=False, follows=True)
+
+
+def _moves_on(flow: Flow) -> bool:
+    """Whether it goes on or completes, for the first time: it has not failed, and nothing of it was undone."""
+    return flow.status in MOVING_FLOWS and not flow.redrives
+
+
+def _flow_rows(
+    changed: Mapping[str, Flow],
+    changes: Changes,
+    revisions: Mapping[str, int] | None,
+    row: Callable[[Flow], Row],
+    columns: int,
+) -> list[Row]:
+    """Rows of flows that were there before; on a shared store also of those whose own record stays as it is."""
+    if revisions is None:
+        return [row(flow) for flow in changed.values()]
+    untouched = (None,) * columns
+    return [
+        (*(row(changed[key]) if key in changed else (key, *untouched)), revisions[key])
+        for key in sorted(((changes.touched() & revisions.keys()) | changed.keys()) - changes.new.flows)
+    ]
 
 
 def _steps(changes: Changes) -> Iterator[Write]:
     new, steps = changes.new.steps, changes.steps
     if new:
         yield Write("insert_steps", [rows.inserted_step(steps[key]) for key in new])
-    changed = [step for key, step in steps.items() if key not in new]
-    counted = [step for step in changed if _is_counted(step, changes.at)]
-    yield Write("count_steps", [rows.counted_step(step) for step in counted])
-    if len(counted) < len(changed):
-        others = [step for step in changed if not _is_counted(step, changes.at)]
-        yield Write("update_steps", [rows.updated_step(step) for step in others])
+    completed: list[Row] = []
+    counted: list[Row] = []
+    others: list[Row] = []
+    for key, step in steps.items():
+        if key in new:
+            continue
+        if not _is_counted(step, changes.at):
+            others.append(rows.updated_step(step))
+        elif step.status is StepStatus.COMPLETED and not (step.open_items or step.failed_items):
+            completed.append(rows.completed_step(step))
+        else:
+            counted.append(rows.counted_step(step))
+    yield Write("complete_steps", completed)
+    yield Write("count_steps", counted)
+    yield Write("update_steps", others)
 
 
 def _work(changes: Changes) -> Iterator[Write]:
@@ -148,6 +179,7 @@ def _ended_and_others(changes: Changes) -> tuple[list[Work], list[Work]]:
             and (item.acknowledged_at is None or item.acknowledged_at < at)
             and item.progress is None
             and item.message is None
+            and item.error is None
         ):
             ended.append(item)
         else:

@@ -104,6 +104,10 @@ FROM update_flows AS u WHERE o.flow_id = ANY(ARRAY[u.flow_id]) AND u.status <> '
 DELETE FROM open_flows AS o
 WHERE o.flow_id = ANY(ARRAY(SELECT u.flow_id FROM update_flows AS u WHERE u.status = 'completed'));
 
+-- name: close_moved_flows
+DELETE FROM open_flows AS o
+WHERE o.flow_id = ANY(ARRAY(SELECT m.flow_id FROM move_flows AS m WHERE m.status = 'completed'));
+
 -- name: forget_flows
 DELETE FROM open_flows AS o WHERE o.flow_id = ANY(ARRAY(SELECT p.flow_id FROM prune_flows AS p));
 

@@ -335,6 +335,24 @@ WHERE flows.flow_id = ANY(ARRAY[change.flow_id]) AND flows.revision = change.rev
 END)
 RETURNING flows.flow_id, flows.status;
 
+-- name: move_flows
+-- The same for flows that go on or complete and were never redriven, of which nothing else can change: most of all
+-- updates.
+UPDATE flows SET
+    status = coalesce(change.status, flows.status),
+    open_steps = coalesce(change.open_steps, flows.open_steps),
+    finished_at = coalesce(change.finished_at, flows.finished_at),
+    deadline_at = CASE WHEN change.status IS NULL THEN flows.deadline_at ELSE change.deadline_at END,
+    revision = change.revision + 1
+FROM unnest($1::text[], $2::text[], $3::integer[], $4::bigint[], $5::bigint[], $6::bigint[])
+AS change (flow_id, status, open_steps, finished_at, deadline_at, revision)
+WHERE flows.flow_id = ANY(ARRAY[change.flow_id]) AND flows.revision = change.revision AND CASE change.status
+    WHEN 'active' THEN flows.status IN ('active')
+    WHEN 'completed' THEN flows.status IN ('active')
+    ELSE change.status IS NULL
+END
+RETURNING flows.flow_id, flows.status;
+
 -- name: insert_inputs
 INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels, options)
 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]);
@@ -393,6 +411,14 @@ WHERE flow_steps.flow_id = ANY(ARRAY[change.flow_id]) AND flow_steps.step_id = c
     WHEN 'cancelled' THEN flow_steps.status IN ('active')
 END;
 
+-- name: complete_steps
+-- The same where every item has succeeded.
+UPDATE flow_steps SET
+    status = 'completed', open_items = 0, finished_at = change.finished_at, outputs = change.outputs
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]) AS change (flow_id, step_id, finished_at, outputs)
+WHERE flow_steps.flow_id = ANY(ARRAY[change.flow_id]) AND flow_steps.step_id = change.step_id
+    AND flow_steps.status = 'active';
+
 -- name: insert_work
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
@@ -436,10 +462,9 @@ RETURNING work.work_id, work.status, work.due_at, work.sent_at, work.owner, work
 -- name: end_work
 -- The same for items that were sent before and are done now, of which only the end can change: most of all updates.
 UPDATE work SET
-    status = change.status, result = change.result, error = change.error, recorded_at = change.recorded_at,
+    status = change.status, result = change.result, error = NULL, recorded_at = change.recorded_at,
     due_at = NULL, deadline_at = NULL, owner = NULL, hold = NULL
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
-AS change (work_id, status, result, error, recorded_at)
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS change (work_id, status, result, recorded_at)
 WHERE work.work_id = ANY(ARRAY[change.work_id]) AND CASE change.status
     WHEN 'succeeded' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
     WHEN 'cancelled' THEN work.status IN ('pending', 'held', 'active', 'not_completed')

@@ -42,6 +42,8 @@ LATER_KINDS = KINDS | {"flow_steps", "inputs", "plans", "versions"}
 """What may be missed on the way: steps of flows whose revision was seen before, and what never changes."""
 FLOW_ID, REVISION = 1, -1
 """Columns of ``load_work``."""
+LOCKING = frozenset({"move_flows", "update_flows"})
+"""What takes the locks of flows, and so comes first."""
 MOST_READS = 4
 """Who misses more than this is better off with locks, and without surprises."""
 
@@ -108,9 +110,7 @@ async def write_decided(connection: Connection, batch: Batch, memory: Memory) ->
     if not changes.any():
         return
     claims = EventType.WORK_DISPATCHED in changes.kinds()
-    writes = sorted(
-        writes_of(changes, world.revisions), key=lambda write: write.query != "update_flows"
-    )  # its lock first
+    writes = sorted(writes_of(changes, world.revisions), key=lambda write: write.query not in LOCKING)
     text, parameters = proving(writes, world.controls_revision, world.node_id if claims else None)
     taken = memory.take_out(changes.touched())
     try:

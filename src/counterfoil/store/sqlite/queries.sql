@@ -324,6 +324,20 @@ WHERE flows.flow_id = change.flow_id
     WHEN 'cancelled' THEN flows.status IN ('active', 'compensating')
 END);
 
+-- name: move_flows
+-- The same for flows that go on or complete and were never redriven, of which nothing else can change: most of all
+-- updates.
+UPDATE flows SET
+    status = change.status, open_steps = change.open_steps, finished_at = change.finished_at,
+    deadline_at = change.deadline_at
+FROM (
+    WITH change (flow_id, status, open_steps, finished_at, deadline_at) AS (VALUES :rows) SELECT * FROM change
+) AS change
+WHERE flows.flow_id = change.flow_id AND CASE change.status
+    WHEN 'active' THEN flows.status IN ('active')
+    WHEN 'completed' THEN flows.status IN ('active')
+END;
+
 -- name: insert_inputs
 INSERT INTO flow_inputs (flow_id, goals, init, metadata, labels, options)
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
@@ -379,6 +393,15 @@ WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_i
     WHEN 'cancelled' THEN flow_steps.status IN ('active')
 END;
 
+-- name: complete_steps
+-- The same where every item has succeeded.
+UPDATE flow_steps SET
+    status = 'completed', open_items = 0, finished_at = change.finished_at, outputs = change.outputs
+FROM (
+    WITH change (flow_id, step_id, finished_at, outputs) AS (VALUES :rows) SELECT * FROM change
+) AS change
+WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_id AND flow_steps.status = 'active';
+
 -- name: insert_work
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
@@ -414,10 +437,10 @@ END;
 -- name: end_work
 -- The same for items that were sent before and are done now, of which only the end can change: most of all updates.
 UPDATE work SET
-    status = change.status, result = change.result, error = change.error, recorded_at = change.recorded_at,
+    status = change.status, result = change.result, error = NULL, recorded_at = change.recorded_at,
     due_at = NULL, deadline_at = NULL, owner = NULL, hold = NULL
 FROM (
-    WITH change (work_id, status, result, error, recorded_at) AS (VALUES :rows) SELECT * FROM change
+    WITH change (work_id, status, result, recorded_at) AS (VALUES :rows) SELECT * FROM change
 ) AS change
 WHERE work.work_id = change.work_id AND CASE change.status
     WHEN 'succeeded' THEN work.status IN ('pending', 'held', 'active', 'not_completed')
