@@ -83,26 +83,33 @@ Measure = Callable[[Size], Awaitable[list[Outcome]]]
 
 async def completions(size: Size) -> list[Outcome]:
     """(1) Durable completions/s over the requests/s of a bare handler that validates the same JSON."""
-    return await completions_over_bare(size, engine, "durable completions/s over a bare handler")
+    return await completions_over_bare(size, _new_engine, "durable completions/s over a bare handler")
+
+
+@contextlib.asynccontextmanager
+async def _new_engine() -> AsyncIterator[Server]:
+    with engine() as server:
+        yield server
 
 
 async def completions_over_bare(
-    size: Size, begin: Callable[[], contextlib.AbstractContextManager[Server]], name: str
+    size: Size, begin: Callable[[], contextlib.AbstractAsyncContextManager[Server]], name: str
 ) -> list[Outcome]:
     @contextlib.asynccontextmanager
     async def start() -> AsyncIterator[Turn[tuple[float, float]]]:
         receipts = Receipts()
-        with begin() as ours, running(*HANDLER) as bare, running(*HANDLER, "--asyncio") as ordinary:
-            await register(ours, await receipts.serve())
+        async with begin() as ours:
+            with running(*HANDLER) as bare, running(*HANDLER, "--asyncio") as ordinary:
+                await register(ours, await receipts.serve())
 
-            async def over(number: int, other: Server) -> float:
-                urls = await receipts.fill(ours, size.completions)
-                return await in_turns(number, lambda: complete(urls, ours), lambda: complete(urls, other))
+                async def over(number: int, other: Server) -> float:
+                    urls = await receipts.fill(ours, size.completions)
+                    return await in_turns(number, lambda: complete(urls, ours), lambda: complete(urls, other))
 
-            async def turn(number: int) -> tuple[float, float]:
-                return await over(number, bare), await over(number, ordinary)
+                async def turn(number: int) -> tuple[float, float]:
+                    return await over(number, bare), await over(number, ordinary)
 
-            yield turn
+                yield turn
 
     strict, usual = zip(*await in_starts(size, start), strict=True)
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from benchmarks.flows import Receipts, register
 from benchmarks.measures import (
@@ -26,12 +26,26 @@ from tests.postgres import Cluster
 LEASE_MS = 2_000
 SWEEP_MS = 500
 IN_FLIGHT = 128
+LOG_FILES = 24
+LOG_SIZES = {"min_wal_size": "512MB", "max_wal_size": "1GB"}
+"""As many of the server's log files as a start may fill, and its own default for when it writes a checkpoint."""
 
 
-@contextlib.contextmanager
-def database() -> Iterator[str]:
-    """The address of a new PostgreSQL that flushes every commit."""
-    with Cluster(fsync=True) as cluster:
+@contextlib.asynccontextmanager
+async def database() -> AsyncIterator[str]:
+    """The address of a new PostgreSQL that flushes every commit.
+
+    Its log is as that of a server which has run for a while: a new one makes each file of it when it is needed first,
+    and all that write wait for that; later on, files are used again.
+    """
+    with Cluster(fsync=True, settings=LOG_SIZES) as cluster:
+        connection = await cluster.connect()
+        try:
+            for _ in range(LOG_FILES):
+                await connection.execute("SELECT pg_logical_emit_message(FALSE, '', ''), pg_switch_wal()")
+            await connection.execute("CHECKPOINT")
+        finally:
+            await connection.close()
         yield cluster.dsn("postgres")
 
 
@@ -39,22 +53,23 @@ def node(store: str, **environment: str) -> contextlib.AbstractContextManager[Se
     return engine(None, COUNTERFOIL_STORE=store, **environment)
 
 
-@contextlib.contextmanager
-def _new_node() -> Iterator[Server]:
+@contextlib.asynccontextmanager
+async def new_node() -> AsyncIterator[Server]:
     """A node on a database of its own."""
-    with database() as store, node(store) as server:
-        yield server
+    async with database() as store:
+        with node(store) as server:
+            yield server
 
 
 async def completions(size: Size) -> list[Outcome]:
     """(1) Durable completions/s over the requests/s of a bare handler that validates the same JSON."""
-    return await completions_over_bare(size, _new_node, "PostgreSQL: durable completions/s over a bare handler")
+    return await completions_over_bare(size, new_node, "PostgreSQL: durable completions/s over a bare handler")
 
 
 async def full_cycle(size: Size) -> list[Outcome]:
     """Flows/s over a bare relay with the same hops."""
     name = f"PostgreSQL: full cycle over a bare relay, {IN_FLIGHT} in flight"
-    with database() as store:
+    async with database() as store:
         return [await cycle_over_relay(size, node(store), name, IN_FLIGHT)]
 
 
@@ -68,14 +83,15 @@ def _two_on_one_database(
     @contextlib.asynccontextmanager
     async def start() -> AsyncIterator[Turn[float]]:
         receipts = Receipts()
-        with database() as store, node(store) as first, node(store) as second:
-            await register(first, await receipts.serve())
+        async with database() as store:
+            with node(store) as first, node(store) as second:
+                await register(first, await receipts.serve())
 
-            async def turn(number: int) -> float:
-                urls = await receipts.fill(first, 2 * size.completions)
-                return await compare(number, first, second, urls[: size.completions], urls[size.completions :])
+                async def turn(number: int) -> float:
+                    urls = await receipts.fill(first, 2 * size.completions)
+                    return await compare(number, first, second, urls[: size.completions], urls[size.completions :])
 
-            yield turn
+                yield turn
 
     return start
 
@@ -111,14 +127,14 @@ async def takeover(size: Size) -> list[Outcome]:
     for _ in range(size.rounds):
         silent = _SilentEndpoint()
         endpoint = await silent.serve()
-        with database() as store, node(store, **quick) as heir:
-            with node(store, **quick) as victim:
-                await register(victim, endpoint, init_backoff_ms=1, jitter=False, ack_timeout_ms=60_000)
-                await silent.occupy(victim)
-                died = time.perf_counter()  # leaving the block is kill -9
-            await silent.sent_again()
-            ratios.append((time.perf_counter() - died) * 1000 / (LEASE_MS + SWEEP_MS))
-            del heir
+        async with database() as store:
+            with node(store, **quick):
+                with node(store, **quick) as victim:
+                    await register(victim, endpoint, init_backoff_ms=1, jitter=False, ack_timeout_ms=60_000)
+                    await silent.occupy(victim)
+                    died = time.perf_counter()  # leaving the block is kill -9
+                await silent.sent_again()
+                ratios.append((time.perf_counter() - died) * 1000 / (LEASE_MS + SWEEP_MS))
         silent.close()
     name = "PostgreSQL: time until a dead node's work is sent again over its lease and one sweep"
     return [Outcome(name, max(ratios), 1.0, at_least=False, rounds=ratios)]

@@ -15,7 +15,7 @@ from typing import Any, cast
 import aiohttp
 
 from benchmarks.measures import Measure, Outcome, Size
-from benchmarks.nodes import database, node
+from benchmarks.nodes import new_node
 from benchmarks.processes import Server, engine
 from benchmarks.worker import split_messages
 
@@ -92,7 +92,7 @@ async def large_flows(size: Size) -> list[Outcome]:
 
 async def large_flows_postgres(size: Size) -> list[Outcome]:
     """(8) The same on PostgreSQL."""
-    with database() as store, node(store) as server:
+    async with new_node() as server:
         return await _measured(server, size, ", PostgreSQL")
 
 
