@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import gates, measures, nodes, shapes
+from benchmarks.load import stand_back
 from benchmarks.measures import QUICK, Outcome, Size
 
 MEASURES = {**measures.MEASURES, **gates.MEASURES, **nodes.MEASURES, **shapes.MEASURES}
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
     arguments = parser.parse_args()
     console = Console()
+    stand_back()
     size = QUICK if arguments.quick else Size()
     outcomes = uvloop.run(_run(arguments.names or list(MEASURES), size, console))
     table = Table("measure", "ratio", "target", "reached")

@@ -27,8 +27,8 @@ LEASE_MS = 2_000
 SWEEP_MS = 500
 IN_FLIGHT = 128
 LOG_FILES = 24
-LOG_SIZES = {"min_wal_size": "512MB", "max_wal_size": "1GB"}
-"""As many of the server's log files as a start may fill, and its own default for when it writes a checkpoint."""
+SETTINGS = {"shared_buffers": "128MB", "max_wal_size": "1GB", "min_wal_size": "512MB"}
+"""The server's own defaults, where the tests have smaller ones; and it keeps as many log files as a start may fill."""
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +38,7 @@ async def database() -> AsyncIterator[str]:
     Its log is as that of a server which has run for a while: a new one makes each file of it when it is needed first,
     and all that write wait for that; later on, files are used again.
     """
-    with Cluster(fsync=True, settings=LOG_SIZES) as cluster:
+    with Cluster(fsync=True, settings=SETTINGS) as cluster:
         connection = await cluster.connect()
         try:
             for _ in range(LOG_FILES):
