@@ -412,7 +412,7 @@ WHERE flow_steps.flow_id = ANY(ARRAY[change.flow_id]) AND flow_steps.step_id = c
 END;
 
 -- name: complete_steps
--- The same where every item has succeeded.
+-- The same where none of its items has failed.
 UPDATE flow_steps SET
     status = 'completed', open_items = 0, finished_at = change.finished_at, outputs = change.outputs
 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[]) AS change (flow_id, step_id, finished_at, outputs)

@@ -394,7 +394,7 @@ WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_i
 END;
 
 -- name: complete_steps
--- The same where every item has succeeded.
+-- The same where none of its items has failed.
 UPDATE flow_steps SET
     status = 'completed', open_items = 0, finished_at = change.finished_at, outputs = change.outputs
 FROM (
