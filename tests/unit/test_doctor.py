@@ -121,7 +121,7 @@ BREAKAGES: dict[str, tuple[str, str, *tuple[str | Breakage, ...]]] = {
     "an event without a change": (
         "journal",
         "active",
-        "UPDATE work SET progress = NULL, message = NULL WHERE flow_id = 'active'",
+        "UPDATE work SET acknowledged_at = NULL WHERE flow_id = 'active'",
     ),
     "a journal without its beginning": (
         "journal",
@@ -290,9 +290,20 @@ def test_work_that_the_journal_does_not_know(filled: Place) -> None:
 
 
 def test_a_finding_says_what_differs(filled: Place) -> None:
-    break_it(filled, "UPDATE work SET message = 'forged' WHERE flow_id = 'active'")
+    break_it(filled, "UPDATE work SET idempotency_key = 'forged' WHERE flow_id = 'active'")
     [finding] = examine(filled)
-    assert finding.message == "the journal tells another state: message is 'forged', told 'm'"
+    assert finding.message.startswith("the journal tells another state: idempotency_key is 'forged', told '")
+
+
+def test_the_last_heartbeat_may_be_later_than_that_of_the_journal(filled: Place) -> None:
+    break_it(filled, "UPDATE work SET progress = 0.9, message = 'later' WHERE flow_id = 'active'")
+    assert examine(filled) == []
+
+
+def test_a_deadline_earlier_than_that_of_the_journal_is_found(filled: Place) -> None:
+    earlier = "deadline_at = deadline_at - 5, due_at = deadline_at - 5"
+    break_it(filled, f"UPDATE work SET {earlier} WHERE flow_id = 'active'")
+    assert "journal" in {finding.invariant for finding in examine(filled)}
 
 
 def test_a_limit_that_is_inherited_depends_on_the_settings_of_the_engine(filled: Place) -> None:

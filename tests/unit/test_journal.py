@@ -172,5 +172,5 @@ def test_digits_and_depth_are_kept() -> None:
 
 @pytest.mark.parametrize("text", ["", "[[", "{}", "[]", "null", f"[{'0,' * 64}0]"])
 def test_what_is_no_entry_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"JSON|Expecting|an entry is a list"):
+    with pytest.raises(ValueError, match=r"EOF|an entry is a list"):
         parse_entry(text)

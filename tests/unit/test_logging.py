@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.redaction import REDACTED
 from counterfoil.observability.logging import (
-    REDACTED,
     AccessLogger,
     configure_logging,
     redact,

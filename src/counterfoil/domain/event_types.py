@@ -63,6 +63,8 @@ class Event:
     work_id: str | None = None
     attempt: int | None = None
     data: dict[str, Any] = field(default_factory=dict)
+    journaled: bool = True
+    """False: it changes its records, but the journal has had one like it just before (see ``work.beat``)."""
 
 
 WORK_STATUS_OF: dict[EventType, WorkStatus] = {

@@ -1,40 +1,101 @@
-"""JSON in and out: strict when reading, exact when writing.
+"""JSON in and out: strict at the door, exact when writing, and never at a loss for what was stored.
 
-Integers keep every digit (amounts of money come in them). What JSON does not have (NaN, infinities,
-lone surrogates) is refused at the door, so that nothing later on can choke on it.
+Integers keep every digit (amounts of money come in them). What the engine could not keep, or not give back, is refused
+at the door: what JSON does not have (NaN, infinities, lone surrogates), numbers that no double can hold, and nesting
+beyond ``MAX_DEPTH``. Receipts in what is accepted are blanked there as well, so that none is ever stored.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic_core import from_json, to_json
 
+from counterfoil.domain.redaction import may_hold_receipt, without_receipts
+
+MAX_DEPTH = 100
+"""How deep JSON may be nested that comes from outside. The engine's own documents add a few levels around it, and the
+quick parser and writer below take 200 and 255."""
+
 _MAYBE_OUT_OF_RANGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
 """No number leaves the range of a double without one of these: up to e99 it takes more than 200 digits as well."""
+_LONG = re.compile(rb"[0-9][0-9][0-9]")
+"""In all of them. It is looked for first where every microsecond counts, because that is much quicker."""
+
+TOO_DEEP = f"is nested too deeply: {MAX_DEPTH} levels are allowed"
 
 
 class JsonError(ValueError):
-    """The text is not JSON that the engine can keep."""
+    """The text is not JSON, or not JSON that the engine can keep."""
 
 
-def parse_json(text: bytes | str) -> Any:
-    """Read JSON text; raises JsonError with the place of the fault."""
+def accept_json(text: bytes | str) -> Any:
+    """Read what a request or an answer brought; raises JsonError, with the place if the text is no JSON."""
     try:
         raw = text.encode() if isinstance(text, str) else text
         value = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
-        raise JsonError(str(error)) from None
+        raise JsonError(TOO_DEEP if "recursion limit" in str(error) else str(error)) from None
+    if _may_be_deep(raw) and is_too_deep(value):
+        raise JsonError(TOO_DEEP)
     if _MAYBE_OUT_OF_RANGE.search(raw):
         _check_range(value)
-    return value
+    return without_receipts(value) if may_hold_receipt(raw) else value
+
+
+def is_ordinary(raw: bytes) -> bool:
+    """Whether plain parsing is as good as ``accept_json``, if the text is JSON at all. For the hot path."""
+    return not (
+        (_LONG.search(raw) is not None and _MAYBE_OUT_OF_RANGE.search(raw) is not None)
+        or b"NaN" in raw
+        or b"Infinity" in raw
+        or _may_be_deep(raw)
+        or may_hold_receipt(raw)
+    )
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Read JSON that was accepted once: any that was stored is read, however deep. JsonError: it is no JSON."""
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        if "recursion limit" not in str(error):
+            raise JsonError(str(error)) from None
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise JsonError(str(error)) from None
 
 
 def dump_json(value: Any) -> bytes:
     """Write a value as JSON text, as compactly as it goes."""
     return to_json(value)
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether a value is nested deeper than ``MAX_DEPTH``."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            below
+            for item in level
+            for below in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+            if isinstance(below, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _may_be_deep(raw: bytes) -> bool:
+    return raw.count(b"[") + raw.count(b"{") > MAX_DEPTH
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise JsonError(f"{name} is no number of JSON")
 
 
 def _check_range(value: Any) -> None:

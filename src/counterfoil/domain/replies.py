@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from counterfoil.domain.jsontext import JsonError, parse_json
+from counterfoil.domain.jsontext import JsonError, accept_json
 from counterfoil.domain.results import StepResult
 
 RETRIED_STATUSES = frozenset({408, 425, 429})
@@ -146,7 +146,7 @@ def _step_result(reply: Reply) -> StepResult | str:
     if reply.truncated:
         return f"the body of the answer is longer than the {len(reply.body)} bytes that are read of one"
     try:
-        return StepResult.model_validate(parse_json(reply.body))
+        return StepResult.model_validate(accept_json(reply.body))
     except JsonError as error:
         return f"the body of the answer is not JSON: {error}"
     except ValidationError as error:

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from counterfoil.domain.canonical import same_json
+
+MAX_ERROR = 10_000
+MAX_MESSAGE = 1_000
+"""Characters that are kept of a result's error and of a heartbeat's message: a report is no place for logs."""
+
+
+def cut(text: str, limit: int) -> str:
+    """The text if it is short enough, else its beginning with a mark that says how much is left out."""
+    if len(text) <= limit:
+        return text
+    mark = f"… [cut: {len(text)} characters]"
+    return text[: limit - len(mark)] + mark
 
 
 class StepResult(BaseModel):
@@ -16,7 +28,7 @@ class StepResult(BaseModel):
 
     success: StrictBool
     outputs: dict[str, Any] | None = None
-    error: StrictStr | None = None
+    error: Annotated[StrictStr, AfterValidator(lambda text: cut(text, MAX_ERROR))] | None = None
     retriable: StrictBool | None = None
     retry_after: Annotated[float, Field(ge=0, strict=True)] | None = None
     attempt: Annotated[StrictInt, Field(ge=1)] | None = None
@@ -37,7 +49,9 @@ class Heartbeat(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
     progress: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
-    message: Annotated[StrictStr, Field(pattern=r"^[^\x00]*$")] | None = None
+    message: (
+        Annotated[StrictStr, Field(pattern=r"^[^\x00]*$"), AfterValidator(lambda text: cut(text, MAX_MESSAGE))] | None
+    ) = None
     """Text without the character NUL, which not every database can hold."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from counterfoil.domain.errors import AlreadyFailed, AlreadySucceeded, ConflictingResult, WorkCancelled, WorkNotActive
 from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.flows import invalid_outputs
+from counterfoil.domain.jsontext import TOO_DEEP, is_too_deep
 from counterfoil.domain.model import Flow, StepVersion, Work
 from counterfoil.domain.results import Heartbeat, StepResult, same_result
 from counterfoil.domain.retry import backoff_ms, retries_left
@@ -21,6 +22,9 @@ from counterfoil.domain.time import optional_rfc3339
 
 SYNC_GRACE_MS = 5_000
 """How long after a sync call's own timeout the sweep takes the item for lost: the call itself always ends first."""
+
+HEARTBEAT_JOURNAL_MS = 10_000
+"""A worker may send heartbeats as often as it likes; the journal has one of an item in each such interval."""
 
 
 class Verdict(StrEnum):
@@ -124,7 +128,10 @@ def _succeeded(work: Work, step: StepVersion, result: StepResult, now: int, via:
 
 
 def child_succeeded(work: Work, step: StepVersion, result: StepResult, now: int) -> Event:
-    """The flow that the item is has completed."""
+    """The flow that the item is has completed. Its outputs came through no door, and may have gained levels."""
+    if is_too_deep(result.outputs):
+        invalid = {"code": "INVALID_OUTPUT", "message": f"what the sub-flow gave {TOO_DEEP}"}
+        return _failed(work, now, invalid, None, "flow")
     return _succeeded(work, step, result, now, "flow")
 
 
@@ -175,11 +182,24 @@ def beat(work: Work, heartbeat: Heartbeat, step: StepVersion, now: int) -> list[
     if work.status is WorkStatus.CANCELLED:
         return []
     refuse_if_closed(work, None)
-    deadline_at = None
+    deadline_at, journaled = None, False
     if work.status is WorkStatus.ACTIVE and work.deadline_at is not None:
-        deadline_at = max(work.deadline_at, now + _patience_ms(step.work))
+        patience = _patience_ms(step.work)
+        deadline_at = max(work.deadline_at, now + patience)
+        journaled = _is_journaled(work, work.deadline_at - patience, now)
     data = {"progress": heartbeat.progress, "message": heartbeat.message, "deadline_at": deadline_at}
-    return [work_event(work, EventType.WORK_HEARTBEAT, now, data)]
+    event = work_event(work, EventType.WORK_HEARTBEAT, now, data)
+    event.journaled = journaled
+    return [event]
+
+
+def _is_journaled(work: Work, last: int, now: int) -> bool:
+    """Whether the journal keeps a heartbeat: the first of an attempt, and one in each ``HEARTBEAT_JOURNAL_MS``.
+
+    The item itself always shows the last one, and its deadline follows it. ``last``: when the clock of the callback was
+    set before, by a heartbeat or by the dispatch.
+    """
+    return last <= (work.sent_at or 0) or now // HEARTBEAT_JOURNAL_MS != last // HEARTBEAT_JOURNAL_MS
 
 
 def cancel(work: Work, now: int, reason: str) -> Event:

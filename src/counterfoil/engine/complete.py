@@ -76,11 +76,12 @@ class HeartbeatAnswer:
 class Beat:
     """A heartbeat for the work item of a receipt."""
 
-    __slots__ = ("_heartbeat", "_work_id")
+    __slots__ = ("_heartbeat", "_verify", "_work_id")
 
-    def __init__(self, work_id: str, heartbeat: Heartbeat) -> None:
+    def __init__(self, work_id: str, heartbeat: Heartbeat, verify: Callable[[int], None] | None = None) -> None:
         self._work_id = work_id
         self._heartbeat = heartbeat
+        self._verify = verify
 
     def needs(self, needs: Needs) -> None:
         needs.work.add(self._work_id)
@@ -89,7 +90,10 @@ class Beat:
         work = world.find_work(self._work_id)
         if work is None or work.version == GATED:  # nobody was given a receipt for what an agent runs
             raise UnknownReceipt
-        for event in beat(work, self._heartbeat, world.version(work.version), now):
+        step = world.version(work.version)
+        if step.definition.require_signature and self._verify is not None:
+            self._verify(now)
+        for event in beat(work, self._heartbeat, step, now):
             world.record(event)
         work = world.work(self._work_id)
         return HeartbeatAnswer(work.deadline_at, work.status is WorkStatus.CANCELLED)

@@ -233,10 +233,13 @@ class Engine:
         if answer.verdict is Verdict.ACCEPTED and answer.recorded_at is not None and answer.sent_at is not None:
             self.metrics.callback_took((answer.recorded_at - answer.sent_at) / 1000)
 
-    async def heartbeat(self, work_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    async def heartbeat(
+        self, work_id: str, heartbeat: Heartbeat, verify: Callable[[int], None] | None = None
+    ) -> HeartbeatAnswer:
+        """Record a sign of life; ``verify`` as in ``complete``."""
         if not self.accepting:
             raise Unavailable("the engine is stopping, send it again to the next one")
-        return await self.commit.submit(Beat(work_id, heartbeat))
+        return await self.commit.submit(Beat(work_id, heartbeat, verify))
 
     # Operations --------------------------------------------------------------------------------------------------
 

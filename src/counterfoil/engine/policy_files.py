@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from counterfoil.domain.jsontext import JsonError, parse_json
+from counterfoil.domain.jsontext import JsonError, accept_json
 from counterfoil.domain.policies import POLICY_ID_PATTERN, PolicyDefinition
 
 SOURCE = "file"
@@ -21,7 +21,7 @@ class PolicyFileError(Exception):
 def read_policies(path: Path) -> dict[str, PolicyDefinition]:
     """The policies of a file, by id; raises PolicyFileError with the place of what is wrong."""
     try:
-        found = parse_json(path.read_bytes())
+        found = accept_json(path.read_bytes())
     except OSError as error:
         raise PolicyFileError(f"{path}: {error.strerror or error}") from error
     except JsonError as error:

@@ -19,9 +19,9 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from counterfoil.domain.redaction import REDACTED
 from counterfoil.settings import Settings
 
-REDACTED = "[redacted]"
 ACCESS_LOGGER = "aiohttp.access"
 _QUIET_LOGGERS = ("aiosqlite", "apscheduler", "asyncio")  # their info is our debug, and aiosqlite's debug shows values
 _HANDLER_NAME = "counterfoil"

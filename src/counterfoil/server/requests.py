@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from counterfoil.domain.errors import BadRequest, Invalid, InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from counterfoil.domain.flows import StepId
-from counterfoil.domain.jsontext import JsonError, parse_json
+from counterfoil.domain.jsontext import JsonError, accept_json
 from counterfoil.domain.states import FlowStatus, WorkStatus
 from counterfoil.domain.time import wire_time
 
@@ -81,9 +81,10 @@ async def read_optional_model(request: web.Request, model: type[Model], invalid:
 
 def parse_body(body: bytes, invalid: type[Invalid]) -> Any:
     try:
-        return parse_json(body)
+        return accept_json(body)
     except JsonError as error:
-        raise invalid("the body is not JSON", errors=[{"place": "body", "message": str(error)}]) from None
+        place = {"place": "body", "message": str(error)}
+        raise invalid("the body is not JSON that this engine takes", errors=[place]) from None
 
 
 def validate(model: type[Model], value: Any, invalid: type[Invalid]) -> Model:

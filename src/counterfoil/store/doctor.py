@@ -7,7 +7,7 @@ with, and checked against the invariants that no crash, race or retry may break.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from counterfoil.domain.events import Event, EventType, apply
 from counterfoil.domain.model import (
@@ -138,7 +138,8 @@ def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
     for step_id in sorted(records.steps.keys() | told.steps.keys()):
         yield from _differences(f"{flow_id}/{step_id}", told.steps.get(step_id), records.steps.get(step_id), "step")
     for work_id in sorted(records.work.keys() | told.work.keys()):
-        yield from _differences(work_id, told.work.get(work_id), records.work.get(work_id), "work item")
+        kept = records.work.get(work_id)
+        yield from _differences(work_id, _with_last_heartbeat(told.work.get(work_id), kept), kept, "work item")
     for step_id in sorted(records.gates.keys() | told.gates.keys()):
         yield from _differences(f"{flow_id}/{step_id}", told.gates.get(step_id), records.gates.get(step_id), "gate")
     for name in sorted(records.approvals.keys() | told.approvals.keys()):
@@ -189,6 +190,16 @@ class _Told:
             if event.attempt != work.attempt + 1:
                 raise IllegalMove(f"attempt {event.attempt} follows attempt {work.attempt}")
         apply(event, self)
+
+
+def _with_last_heartbeat(told: Work | None, kept: Work | None) -> Work | None:
+    """The journal keeps one heartbeat in a while, the item the last one: it may have come on, its deadline moved on."""
+    if told is None or kept is None:
+        return told
+    later = replace(told, progress=kept.progress, message=kept.message)
+    if told.deadline_at is not None and kept.deadline_at is not None and kept.deadline_at > told.deadline_at:
+        later.deadline_at = later.due_at = kept.deadline_at
+    return later
 
 
 def _differences(subject: str, told: _Kept | None, kept: _Kept | None, what: str) -> Iterator[Finding]:

@@ -8,13 +8,12 @@ appended later has higher ones.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from counterfoil.domain.events import Event
-from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
+from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.store.protocol import Row
 from counterfoil.store.rows import written
 
@@ -30,6 +29,8 @@ def pack(events: Iterable[Event]) -> list[Row]:
     run: list[list[Any]] = []
     flow_id = work_id = at = None
     for event in events:
+        if not event.journaled:
+            continue
         own = event.work_id
         if (
             event.flow_id != flow_id
@@ -77,11 +78,7 @@ def _events(entries: Iterable[Sequence[Any]], after: int, *, only_of_work: bool)
 
 def parse_entry(text: str) -> list[Any]:
     """The events of an entry: each its type, step_id, whether it is about the entry's work item, attempt and data."""
-    try:
-        events = parse_json(text)
-    except JsonError:
-        # What a request may just be deep enough for, lies two brackets deeper here: too deep for the quick parser.
-        events = json.loads(text)
+    events = parse_json(text)
     if not (isinstance(events, list) and 0 < len(events) <= MOST_EVENTS):
         raise ValueError(f"an entry is a list of 1 to {MOST_EVENTS} events")
     return events

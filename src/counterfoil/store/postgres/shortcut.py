@@ -82,6 +82,7 @@ def _can_be_proved(world: World, remembered: set[str]) -> bool:
     return (
         changed >= remembered
         and not changed.isdisjoint(world.revisions)
+        and (not (journaled := changes.journaled()) or not journaled.isdisjoint(world.revisions))  # see _mark
         and not (changes.current or changes.plans or changes.changes_controls)
     )
 
@@ -126,7 +127,7 @@ async def write_decided(connection: Connection, batch: Batch, memory: Memory) ->
     memory.learn(world, taken)
 
 
-def _mark(world: World, writes: list[Write]) -> Mark:
-    """An entry of the journal that is about a flow which was there before."""
-    [entries] = [write.rows for write in writes if write.query == "append_journal"]
-    return Mark(next(entry for entry in entries if entry[0] in world.revisions))
+def _mark(world: World, writes: list[Write]) -> Mark | None:
+    """An entry of the journal that is about a flow which was there before; None: the batch wrote no entry at all."""
+    entries = [entry for write in writes if write.query == "append_journal" for entry in write.rows]
+    return Mark(next(entry for entry in entries if entry[0] in world.revisions)) if entries else None
