@@ -78,6 +78,7 @@ class Counterfoil:
             receipts,
             defaults=settings.work,
             retry_after_limit_ms=settings.retry_after_limit_ms,
+            page_bytes=settings.page_bytes,
             clock=self._clock,
             rules=FlowRules(max_fan_out=settings.fan_out_limit, gate_patience_ms=settings.gate_patience_ms),
             retention=Retention(settings.retention_ms or None, settings.payload_retention_ms or None),

@@ -189,7 +189,7 @@ GOOD: list[dict[str, Any]] = [
     {"": "", "a b": "\x00\x1f\x7f", "ü": "\U0001f4b8", "__proto__": None},
     {"n": 12345678901234567890, "f": 1e-300, "z": -0.0, "deep": [[[[[[[[[[1]]]]]]]]]]},
     {str(number): number for number in range(1024)},
-    {"deep": json.loads("[" * 150 + "]" * 150)},
+    {"deep": json.loads("[" * 90 + "]" * 90)},
 ]
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 from typing import Any
 
 import orjson
 import pytest
 
+from counterfoil.domain.results import MAX_ERROR, MAX_MESSAGE
+from counterfoil.engine.heartbeats import BURST
 from counterfoil.testing import Answer, StepEndpoint
 from tests.eventually import eventually
 from tests.integration.scenario import PATH, STEP, dispatched, webhook_path
-from tests.wire import JSON, Api, moment, seconds_from_now
+from tests.running import Connect, StartNode
+from tests.wire import JSON, Api, moment, seconds_from_now, signature_headers
 
 AGAIN = {"success": False, "retriable": True, "error": "again", "retry_after": 60}
 
@@ -151,3 +156,63 @@ async def test_get_with_the_header_form(api: Api, endpoint: StepEndpoint) -> Non
     assert (await api.get(webhook_path(received))).ok()["status"] == "active"
     assert (await api.get(webhook_path(received))).headers["Content-Type"].startswith("application/json")
     (await api.get(f"/webhook/{flow_id}/{STEP}/nonsense")).refused(404, "UNKNOWN_RECEIPT")
+
+
+# ------------------------------------------------------------------------------------------------ torrents
+
+
+async def test_a_long_message_is_cut_with_a_mark(api: Api, endpoint: StepEndpoint) -> None:
+    flow_id, received = await dispatched(api, endpoint)
+    (await api.post(received.metadata["heartbeat_url"], {"message": "x" * 500_000})).ok()
+    document = (await api.get(f"/api/v1/work/{(await api.work(flow_id))['work_id']}")).ok()
+    assert len(document["message"]) == MAX_MESSAGE
+    assert document["message"].endswith("x… [cut: 500000 characters]")
+
+
+async def test_a_long_error_is_cut_with_a_mark_and_a_repetition_is_known(api: Api, endpoint: StepEndpoint) -> None:
+    flow_id, received = await dispatched(api, endpoint)
+    result = {"success": False, "error": "é" * 300_000}
+    assert (await api.complete(received, result)).ok()["status"] == "failed"
+    assert (await api.complete(received, result)).refused(400, "ALREADY_FAILED")["same_result"] is True
+    message = (await api.work(flow_id))["error"]["message"]
+    assert len(message) == MAX_ERROR
+    assert message.endswith("é… [cut: 300000 characters]")
+
+
+async def test_the_last_of_many_counts_and_the_journal_keeps_a_few(api: Api, endpoint: StepEndpoint) -> None:
+    """The fixture lets the doctor look at the database afterwards: it holds more than the journal tells."""
+    flow_id, received = await dispatched(api, endpoint, work={"deadline_ms": 60_000})
+    url = received.metadata["heartbeat_url"]
+    before = moment((await api.work(flow_id))["deadline_at"])
+    for number in range(100):
+        answer = (await api.post(url, {"progress": number / 100, "message": f"part {number}"})).ok()
+    replies = await asyncio.gather(*(api.post(url, {"message": "the end", "progress": 1}) for _ in range(50)))
+    assert {reply.status for reply in replies} == {200}
+    work = await api.work(flow_id)
+    document = (await api.get(f"/api/v1/work/{work['work_id']}")).ok()
+    assert (document["progress"], document["message"]) == (1, "the end")
+    assert moment(document["deadline_at"]) >= moment(answer["deadline_at"]) > before
+    assert BURST <= (await api.event_types(flow_id)).count("work_heartbeat") <= BURST + 2
+    await api.succeed(received)
+    assert (await api.final(flow_id))["status"] == "completed"
+
+
+# ------------------------------------------------------------------------------------------------ signatures
+
+
+async def test_where_results_are_signed_heartbeats_are(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    secret, other = (f"whsec_{base64.b64encode(letter * 24).decode()}" for letter in (b"a", b"b"))
+    api = connect(await start_node(signing_secret=secret))
+    flow_id, received = await dispatched(api, endpoint, require_signature=True)
+    url = received.metadata["heartbeat_url"]
+    content = b'{"progress": 0.5}'
+    for headers in ({}, signature_headers(other, content), signature_headers(secret, b"{}")):
+        reply = await api.request("POST", url, data=content, headers={**JSON, **headers})
+        reply.refused(401, "INVALID_SIGNATURE")
+    (await api.post(url)).refused(401, "INVALID_SIGNATURE")
+    assert (await api.work(flow_id))["progress"] is None
+    (await api.request("POST", url, data=content, headers={**JSON, **signature_headers(secret, content)})).ok()
+    (await api.request("POST", url, headers=signature_headers(secret, b""))).ok()
+    assert (await api.work(flow_id))["progress"] == 0.5

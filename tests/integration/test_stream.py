@@ -7,6 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
+from counterfoil.engine import heartbeats as heartbeats_in_journal
 from counterfoil.testing import Answer, StepEndpoint
 from tests.eventually import eventually
 from tests.integration.scenario import PATH, STEP, dispatched
@@ -57,8 +58,11 @@ async def test_last_event_id_takes_up_where_it_was_left(api: Api, endpoint: Step
 
 
 @pytest.mark.parametrize("scope", ["flow", "all"])
-async def test_no_gap_while_events_keep_coming(node: Node, api: Api, endpoint: StepEndpoint, scope: str) -> None:
+async def test_no_gap_while_events_keep_coming(
+    node: Node, api: Api, endpoint: StepEndpoint, scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader that reconnects again and again, under load, sees every event exactly once."""
+    monkeypatch.setattr(heartbeats_in_journal, "BURST", 1000)
     flow_id, received = await dispatched(api, endpoint)
     url = f"{node.url}/api/v1/flows/{flow_id}/stream" if scope == "flow" else f"{node.url}/api/v1/stream"
     heartbeats = 150

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import aiohttp
@@ -76,6 +77,69 @@ async def test_no_token_is_shown(api: Api, endpoint: StepEndpoint) -> None:
         secret = each.token.rsplit(".", 1)[1]
         assert len(secret) >= 32
         assert not [part for part in (each.token, secret, secret[:16]) if part in shown]
+
+
+async def words_with_tokens(api: Api, endpoint: StepEndpoint) -> list[Received]:
+    """Programs whose texts hold the URL that they were given: in exceptions, logs, echoes and ids."""
+
+    async def echo(received: Received) -> Answer:
+        return Answer(body={"success": True, "outputs": {"echo": received.body, received.token: [received.token]}})
+
+    endpoint.answer("/echo", echo)
+    await api.put_step(STEP, endpoint.url(PATH), work={"init_backoff_ms": 60_000, "max_backoff_ms": 60_000})
+    await api.put_step("echo", endpoint.url("/echo"), kind="sync")
+    seen: list[Received] = []
+    for result in (
+        {"success": False, "error": "timed out POST {url}"},
+        {"success": False, "error": "{url}", "retriable": True},
+        {"success": True, "outputs": {"log": ["{url}", {"{token}": "{token}"}]}},
+    ):
+        await api.start(STEP)
+        received = await endpoint.received(PATH, len(seen) + 1)
+        seen.append(received)
+        (await api.post(received.metadata["heartbeat_url"], {"message": f"POST {received.webhook_url}"})).ok()
+        text = json.dumps(result).replace("{url}", received.webhook_url).replace("{token}", received.token)
+        escaped = text.replace(received.token, "".join(f"\\u{ord(letter):04x}" for letter in received.token))
+        reply = await api.request("POST", received.webhook_url, data=text.encode(), headers=JSON)
+        assert reply.ok()["verdict"] == "accepted"
+        again = await api.request("POST", received.webhook_url, data=escaped.encode(), headers=JSON)
+        assert again.status == 200 or again.details["same_result"] is True, "it is blanked in a repetition, too"
+    await api.final(await api.start("echo", init={"given": seen[0].token}, metadata={"url": seen[0].webhook_url}))
+    seen.append(await endpoint.received("/echo"))
+    token = seen[0].token
+    (await api.request("PUT", f"/api/v1/steps/{token}", json={"endpoint": "http://x"})).refused(422, "INVALID_INPUT")
+    workflow = {"workflow_name": token, "metadata": {"token": token}}
+    workflow_id = (await api.post("/api/v1/workflows", workflow)).ok(201)["workflow_id"]
+    steps = f"/api/v1/workflows/{workflow_id}/steps"
+    (await api.post(f"{steps}/{token}/gate", {})).refused(422, "INVALID_INPUT")
+    (await api.post(f"{steps}/s/gate", {"step_input": {"url": seen[0].webhook_url}})).ok()
+    assert (await api.post(f"{steps}/s/complete", {"output": {"url": seen[0].webhook_url}})).status == 204
+    assert (await api.post(f"/api/v1/workflows/{workflow_id}/fail", {"reason": token})).status < 300
+    return seen
+
+
+async def test_a_token_in_other_programs_words_is_stored_nowhere(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    """The reproduction: an error that holds the webhook's URL showed the live token to viewers, who could use it."""
+    node = await start_node()
+    api = connect(node)
+    received = await words_with_tokens(api, endpoint)
+    flows = [flow["flow_id"] for flow in (await api.get("/api/v1/flows")).ok()["flows"]]
+    workflows = (await api.get("/api/v1/workflows")).content.decode()
+    shown = "".join([str(await api.events(flow_id)) + str(await api.flow(flow_id)) for flow_id in flows]) + workflows
+    await node.stop()
+    place = place_of(node)
+    kept = b"".join(path.read_bytes() for path in Path(node.settings.data).rglob("*") if path.is_file())
+    if isinstance(place, str):
+        tables = [name for (name,) in by_hand(place, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")]
+        kept += "".join(str(by_hand(place, f"SELECT * FROM {table}")) for table in tables).encode()
+    for each in received:
+        work_id, _, signature = each.token.partition(".")
+        assert f"{work_id}.[redacted]" in shown
+        assert signature not in shown
+        assert work_id.encode() in kept
+        assert signature.encode() not in kept
 
 
 @pytest.mark.sqlite_only

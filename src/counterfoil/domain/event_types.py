@@ -64,7 +64,7 @@ class Event:
     attempt: int | None = None
     data: dict[str, Any] = field(default_factory=dict)
     journaled: bool = True
-    """False: it changes its records, but the journal has had one like it just before (see ``work.beat``)."""
+    """False: it changes its records, but the journal leaves it out (heartbeats only, see ``work.beat``)."""
 
 
 WORK_STATUS_OF: dict[EventType, WorkStatus] = {

@@ -23,9 +23,6 @@ from counterfoil.domain.time import optional_rfc3339
 SYNC_GRACE_MS = 5_000
 """How long after a sync call's own timeout the sweep takes the item for lost: the call itself always ends first."""
 
-HEARTBEAT_JOURNAL_MS = 10_000
-"""A worker may send heartbeats as often as it likes; the journal has one of an item in each such interval."""
-
 
 class Verdict(StrEnum):
     """What became of a report that was not refused."""
@@ -177,29 +174,21 @@ def fail(work: Work, now: int, code: str, message: str, via: str) -> Event:
     return _failed(work, now, {"code": code, "message": message}, None, via)
 
 
-def beat(work: Work, heartbeat: Heartbeat, step: StepVersion, now: int) -> list[Event]:
-    """A sign of life: the callback deadline of active work moves on. Cancelled work is answered, not refused."""
+def beat(work: Work, heartbeat: Heartbeat, step: StepVersion, now: int, *, journaled: bool = True) -> list[Event]:
+    """A sign of life: the callback deadline of active work moves on. Cancelled work is answered, not refused.
+
+    The item always shows the last one. The journal need not have each (``journaled``): it is no place for a torrent.
+    """
     if work.status is WorkStatus.CANCELLED:
         return []
     refuse_if_closed(work, None)
-    deadline_at, journaled = None, False
+    deadline_at = None
     if work.status is WorkStatus.ACTIVE and work.deadline_at is not None:
-        patience = _patience_ms(step.work)
-        deadline_at = max(work.deadline_at, now + patience)
-        journaled = _is_journaled(work, work.deadline_at - patience, now)
+        deadline_at = max(work.deadline_at, now + _patience_ms(step.work))
     data = {"progress": heartbeat.progress, "message": heartbeat.message, "deadline_at": deadline_at}
     event = work_event(work, EventType.WORK_HEARTBEAT, now, data)
     event.journaled = journaled
     return [event]
-
-
-def _is_journaled(work: Work, last: int, now: int) -> bool:
-    """Whether the journal keeps a heartbeat: the first of an attempt, and one in each ``HEARTBEAT_JOURNAL_MS``.
-
-    The item itself always shows the last one, and its deadline follows it. ``last``: when the clock of the callback was
-    set before, by a heartbeat or by the dispatch.
-    """
-    return last <= (work.sent_at or 0) or now // HEARTBEAT_JOURNAL_MS != last // HEARTBEAT_JOURNAL_MS
 
 
 def cancel(work: Work, now: int, reason: str) -> Event:

@@ -76,12 +76,15 @@ class HeartbeatAnswer:
 class Beat:
     """A heartbeat for the work item of a receipt."""
 
-    __slots__ = ("_heartbeat", "_verify", "_work_id")
+    __slots__ = ("_heartbeat", "_journaled", "_verify", "_work_id")
 
-    def __init__(self, work_id: str, heartbeat: Heartbeat, verify: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, work_id: str, heartbeat: Heartbeat, verify: Callable[[int], None] | None = None, *, journaled: bool = True
+    ) -> None:
         self._work_id = work_id
         self._heartbeat = heartbeat
         self._verify = verify
+        self._journaled = journaled
 
     def needs(self, needs: Needs) -> None:
         needs.work.add(self._work_id)
@@ -93,7 +96,7 @@ class Beat:
         step = world.version(work.version)
         if step.definition.require_signature and self._verify is not None:
             self._verify(now)
-        for event in beat(work, self._heartbeat, step, now):
+        for event in beat(work, self._heartbeat, step, now, journaled=self._journaled):
             world.record(event)
         work = world.work(self._work_id)
         return HeartbeatAnswer(work.deadline_at, work.status is WorkStatus.CANCELLED)

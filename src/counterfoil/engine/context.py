@@ -41,6 +41,8 @@ class EngineContext:
     draw: Callable[[], float] = random.random
     node_id: str = field(default_factory=new_id)
     webhook_base_url: str = ""
+    page_bytes: int = 4 * 1024 * 1024
+    """How many bytes of texts a page of a list has, about."""
     retention: Retention = field(default_factory=Retention)
     rules: FlowRules = field(default_factory=FlowRules)
     known: Known = field(init=False)

@@ -19,7 +19,7 @@ from counterfoil.engine.control_documents import (
     policy_version_document,
 )
 from counterfoil.engine.documents import Document, event_document
-from counterfoil.engine.reading import next_cursor, not_a_cursor, numeric_cursor, read
+from counterfoil.engine.reading import Listed, converted, not_a_cursor, numeric_cursor, read, read_list
 from counterfoil.store.protocol import Store
 from counterfoil.store.rows import read_approval, read_policy
 
@@ -53,17 +53,16 @@ class ControlQueries:
         cursor: str | None,
         limit: int,
     ) -> Document:
-        rows = await self._read(
+        rows, following = await self._list(
             "list_workflows",
+            limit,
             status=None if status is None else _FLOW_STATUS[status],
             source=None if source is None else f"source:{source}",
             trace_id=None if trace_id is None else f"trace_id:{trace_id}",
             label=None if label is None else f"{label[0]}:{label[1]}",
             before=numeric_cursor(cursor),
-            limit=limit + 1,
         )
-        following = next_cursor(rows, limit)
-        workflows = [listed_workflow(row) for row in rows[:limit]]
+        workflows = await converted(listed_workflow, rows)
         return {"workflows": workflows, "limit": limit, "has_more": following is not None, "next_cursor": following}
 
     async def workflow_step(self, workflow_id: str, step_id: str) -> Document:
@@ -99,13 +98,13 @@ class ControlQueries:
     async def approvals(
         self, *, status: str | None, flow_id: str | None, cursor: str | None, limit: int, history: bool = True
     ) -> Document:
-        rows = await self._read(
-            "list_approvals", status=status, flow_id=flow_id, after=numeric_cursor(cursor), limit=limit + 1
+        rows, following = await self._list(
+            "list_approvals", limit, status=status, flow_id=flow_id, after=numeric_cursor(cursor)
         )
-        documents = [approval_document(read_approval(row[1:])) for row in rows[:limit]]
+        documents = await converted(lambda row: approval_document(read_approval(row[1:])), rows)
         if history:
             documents = await self._with_history(documents)
-        return {"approvals": documents, "next_cursor": next_cursor(rows, limit)}
+        return {"approvals": documents, "next_cursor": following}
 
     async def _with_history(self, approvals: list[Document]) -> list[Document]:
         """Each with all that happened to the work item that people are asked about."""
@@ -118,7 +117,7 @@ class ControlQueries:
     async def _history(self, items: list[tuple[str, str]]) -> list[Document]:
         """All that happened to some work items, each given as its flow and itself, in its order."""
         rows = await self._read("journal_of_works", work=orjson.dumps(items).decode())
-        return [event_document(row) for row in rows]
+        return await converted(event_document, rows)
 
     async def pending_approvals(self, limit: int) -> Document:
         """The steps of workflows that wait for people, in the shape that agents know."""
@@ -149,9 +148,8 @@ class ControlQueries:
         """By id; a cursor is the last id of the page before."""
         if cursor is not None and not re.fullmatch(POLICY_ID_PATTERN, cursor):
             raise not_a_cursor()
-        rows = await self._read("list_policies", after=cursor, limit=limit + 1)
-        documents = [policy_document(read_policy(row)) for row in rows[:limit]]
-        return {"policies": documents, "next_cursor": next_cursor(rows, limit)}
+        rows, following = await self._list("list_policies", limit, after=cursor)
+        return {"policies": [policy_document(read_policy(row)) for row in rows], "next_cursor": following}
 
     async def policies_from(self, source: str) -> list[str]:
         """The ids of all policies in force that come from there."""
@@ -167,3 +165,6 @@ class ControlQueries:
 
     async def _read(self, query: str, **parameters: Any) -> list[Any]:
         return await read(self._store, query, **parameters)
+
+    async def _list(self, query: str, limit: int, **parameters: Any) -> Listed:
+        return await read_list(self._store, query, self._context.page_bytes, limit, **parameters)

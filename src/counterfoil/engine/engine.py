@@ -33,6 +33,7 @@ from counterfoil.engine.deliveries import Notifier
 from counterfoil.engine.dispatch import Dispatcher
 from counterfoil.engine.documents import Document
 from counterfoil.engine.feed import Feed
+from counterfoil.engine.heartbeats import HeartbeatPace
 from counterfoil.engine.lease import Lease
 from counterfoil.engine.messages import MessageSigner, Transport
 from counterfoil.engine.neighbours import Neighbours
@@ -116,6 +117,7 @@ class Engine:
         self.commit.prepare = self.dispatcher.prepare
         self.commit.committed = self._committed
         self._verifier = verifier
+        self._heartbeat_pace = HeartbeatPace()
         self._readiness: Callable[[], Document] = dict
 
     def start(self) -> None:
@@ -239,7 +241,8 @@ class Engine:
         """Record a sign of life; ``verify`` as in ``complete``."""
         if not self.accepting:
             raise Unavailable("the engine is stopping, send it again to the next one")
-        return await self.commit.submit(Beat(work_id, heartbeat, verify))
+        journaled = self._heartbeat_pace.journals(work_id, self.context.clock())
+        return await self.commit.submit(Beat(work_id, heartbeat, verify, journaled=journaled))
 
     # Operations --------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,16 @@ from counterfoil.engine.documents import (
     work_document,
 )
 from counterfoil.engine.feed import Feed
-from counterfoil.engine.reading import next_cursor, not_a_cursor, numeric_cursor, read
+from counterfoil.engine.reading import (
+    Listed,
+    converted,
+    not_a_cursor,
+    numeric_cursor,
+    off_loop,
+    read,
+    read_list,
+    read_page,
+)
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.rows import read_schedule
 
@@ -71,12 +80,28 @@ class Queries:
     async def _steps_of(self, flow_id: str) -> dict[str, Document]:
         rows = await self._read("get_flow_steps", flow_id=flow_id)
         steps = {row[0]: flow_step_document(row) for row in rows}
-        for row in await self._read("work_of_flow", flow_id=flow_id):
-            steps[row[3]]["work"].append(work_document(row))
+        items = await self._read("work_of_flow", flow_id=flow_id)
+        for document in await converted(work_document, items):
+            steps[document["step_id"]]["work"].append(document)
         return steps
 
     async def _outputs(self, flow_ids: list[str]) -> dict[str, Document]:
-        return gathered_outputs(await self._read("outputs_of_flows", flow_ids=orjson.dumps(flow_ids).decode()))
+        """What the steps of flows gave, by flow."""
+        rows = await self._read("outputs_of_flows", flow_ids=orjson.dumps(flow_ids).decode())
+        return await off_loop(lambda: gathered_outputs(rows), rows)
+
+    async def _with_outputs(self, flows: list[Row]) -> list[Document]:
+        """Flows of a list with what they gave: as many as fit into a page, one at least."""
+        order = [row[1] for row in flows]
+        wanted = orjson.dumps(order).decode()
+        rows, full = await read_page(self._store, "outputs_of_flows", self._context.page_bytes, flow_ids=wanted)
+        if full:  # of the last flow there may be more
+            shown = order.index(rows[-1][0])
+            if not shown:
+                return [listed_flow(flows[0], (await self._outputs(order[:1]))[order[0]])]
+            flows, rows = flows[:shown], [row for row in rows if row[0] != rows[-1][0]]
+        outputs = await off_loop(lambda: gathered_outputs(rows), rows)
+        return [listed_flow(row, outputs.get(row[1], {})) for row in flows]
 
     async def failed_work(self, request: RedriveRequest) -> list[Row]:
         """Failed work that fits, the longest ago first: work, flow, step."""
@@ -92,18 +117,19 @@ class Queries:
         cursor: str | None = None,
         limit: int = 100,
     ) -> Document:
-        rows = await self._read(
+        rows, following = await self._list(
             "list_flows" if status in (None, "completed") else "list_open_flows",
+            limit,
             status=status,
             label=None if label is None else f"{label[0]}:{label[1]}",
             goal=goal,
             since=since_ms,
             before=numeric_cursor(cursor),
-            limit=limit + 1,
         )
-        outputs = await self._outputs([row[1] for row in rows[:limit]])
-        flows = [listed_flow(row, outputs.get(row[1], {})) for row in rows[:limit]]
-        return {"flows": flows, "next_cursor": next_cursor(rows, limit)}
+        flows = await self._with_outputs(rows)
+        if len(flows) < len(rows):
+            following = str(rows[len(flows) - 1][0])
+        return {"flows": flows, "next_cursor": following}
 
     async def result(self, flow_id: str, wait_ms: int) -> tuple[Document, bool]:
         """The flow's result and whether it is final, waiting for that no longer than asked."""
@@ -127,10 +153,10 @@ class Queries:
                 await subscription.wait(left_ms / 1000)
 
     async def events(self, flow_id: str, *, cursor: str | None = None, limit: int = 200) -> Document:
-        rows = await self._read("journal_of_flow", flow_id=flow_id, after=numeric_cursor(cursor) or 0, limit=limit + 1)
+        rows, following = await self._list("journal_of_flow", limit, flow_id=flow_id, after=numeric_cursor(cursor) or 0)
         if not rows and not await self._read("flow_exists", flow_id=flow_id):
             raise UnknownFlow
-        return {"events": [event_document(row) for row in rows[:limit]], "next_cursor": next_cursor(rows, limit)}
+        return {"events": await converted(event_document, rows), "next_cursor": following}
 
     async def work_items(
         self,
@@ -141,16 +167,15 @@ class Queries:
         cursor: str | None = None,
         limit: int = 100,
     ) -> Document:
-        filters: dict[str, Any] = {"step_id": step_id, "after": numeric_cursor(cursor), "limit": limit + 1}
+        query, filters = "list_work", {"step_id": step_id, "after": numeric_cursor(cursor)}
         if status == "gated_not_completed":
-            rows = await self._read("list_gated_work", now=self._context.clock(), **filters)
-            return {"work": [work_document(row) for row in rows[:limit]], "next_cursor": next_cursor(rows, limit)}
-        filters["status"] = status
-        if overdue:
-            rows = await self._read("list_overdue_work", now=self._context.clock(), **filters)
+            query, filters["now"] = "list_gated_work", self._context.clock()
         else:
-            rows = await self._read("list_work", **filters)
-        return {"work": [work_document(row) for row in rows[:limit]], "next_cursor": next_cursor(rows, limit)}
+            filters["status"] = status
+            if overdue:
+                query, filters["now"] = "list_overdue_work", self._context.clock()
+        rows, following = await self._list(query, limit, **filters)
+        return {"work": await converted(work_document, rows), "next_cursor": following}
 
     async def work_item(self, work_id: str) -> Document:
         rows = await self._read("get_work", work_id=work_id)
@@ -175,12 +200,13 @@ class Queries:
         }
 
     async def journal_after(self, seq: int, flow_id: str | None, limit: int) -> list[tuple[int, str, bytes]]:
-        """Events after a sequence number: number, type, JSON document."""
-        if flow_id is None:
-            rows = await self._read("journal_after", after=seq, limit=limit)
-        else:
-            rows = await self._read("journal_of_flow", flow_id=flow_id, after=seq, limit=limit)
-        return [(row[0], row[1], orjson.dumps(event_document(row))) for row in rows]
+        """Events after a sequence number, a page of them: number, type, JSON document."""
+        parameters: dict[str, Any] = {"after": seq, "limit": limit}
+        if flow_id is not None:
+            parameters["flow_id"] = flow_id
+        query = "journal_after" if flow_id is None else "journal_of_flow"
+        rows, _ = await read_page(self._store, query, self._context.page_bytes, **parameters)
+        return await converted(_streamed, rows)
 
     async def schedule(self, schedule_id: str) -> Document:
         rows = await self._read("get_schedule", schedule_id=schedule_id)
@@ -192,9 +218,8 @@ class Queries:
         """By id; a cursor is the last id of the page before."""
         if cursor is not None and not re.fullmatch(SCHEDULE_ID_PATTERN, cursor):
             raise not_a_cursor()
-        rows = await self._read("list_schedules", after=cursor, limit=limit + 1)
-        documents = [schedule_document(read_schedule(row)) for row in rows[:limit]]
-        return {"schedules": documents, "next_cursor": next_cursor(rows, limit)}
+        rows, following = await self._list("list_schedules", limit, after=cursor)
+        return {"schedules": [schedule_document(read_schedule(row)) for row in rows], "next_cursor": following}
 
     async def last_seq(self) -> int:
         return int((await self._read("last_seq"))[0][0])
@@ -210,3 +235,10 @@ class Queries:
 
     async def _read(self, query: str, **parameters: Any) -> list[Row]:
         return await read(self._store, query, **parameters)
+
+    async def _list(self, query: str, limit: int, **parameters: Any) -> Listed:
+        return await read_list(self._store, query, self._context.page_bytes, limit, **parameters)
+
+
+def _streamed(row: Row) -> tuple[int, str, bytes]:
+    return row[0], row[1], orjson.dumps(event_document(row))

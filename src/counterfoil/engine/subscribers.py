@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from counterfoil.domain.subscription_errors import UnknownSubscription
 from counterfoil.domain.subscriptions import SUBSCRIPTION_ID_PATTERN, Delivery, Subscription, SubscriptionDefinition
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.documents import Document, fragment
-from counterfoil.engine.reading import next_cursor, not_a_cursor, numeric_cursor, read
+from counterfoil.engine.reading import Listed, not_a_cursor, numeric_cursor, read, read_list
 from counterfoil.engine.subscriptions import DeleteSubscription, PutSubscription, Redeliver, SendTest, secrets_of
 from counterfoil.store.commit import GroupCommit
 from counterfoil.store.protocol import Store
@@ -54,22 +55,20 @@ class Subscribers:
         """By id; a cursor is the last id of the page before."""
         if cursor is not None and not re.fullmatch(SUBSCRIPTION_ID_PATTERN, cursor):
             raise not_a_cursor()
-        rows = await read(self._store, "list_subscriptions", after=cursor, limit=limit + 1)
-        documents = [subscription_document(read_subscription(row)) for row in rows[:limit]]
-        return {"subscriptions": documents, "next_cursor": next_cursor(rows, limit)}
+        rows, following = await self._list("list_subscriptions", limit, after=cursor)
+        documents = [subscription_document(read_subscription(row)) for row in rows]
+        return {"subscriptions": documents, "next_cursor": following}
 
     async def deliveries(self, subscription_id: str, *, cursor: str | None, limit: int) -> Document:
         """What it was not told yet, or could not be told, the oldest first."""
         await self.get(subscription_id)
-        rows = await read(
-            self._store,
-            "list_deliveries",
-            subscription_id=subscription_id,
-            after=numeric_cursor(cursor),
-            limit=limit + 1,
+        rows, following = await self._list(
+            "list_deliveries", limit, subscription_id=subscription_id, after=numeric_cursor(cursor)
         )
-        documents = [delivery_document(Delivery(*row[1:])) for row in rows[:limit]]
-        return {"deliveries": documents, "next_cursor": next_cursor(rows, limit)}
+        return {"deliveries": [delivery_document(Delivery(*row[1:])) for row in rows], "next_cursor": following}
+
+    async def _list(self, query: str, limit: int, **parameters: Any) -> Listed:
+        return await read_list(self._store, query, self._context.page_bytes, limit, **parameters)
 
     def _secrets(self, subscription_id: str) -> list[str]:
         return secrets_of(self._context.receipts, subscription_id)

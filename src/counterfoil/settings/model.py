@@ -92,6 +92,9 @@ class Settings(BaseSettings):
     max_response_bytes: Whole = Field(
         _MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="How much of an endpoint's response is read."
     )
+    page_bytes: Whole = Field(
+        4 * _MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="Size at which a page of a list ends before its limit."
+    )
     backlog_limit: Whole = Field(
         20_000, ge=1, le=10_000_000, description="Commands that may wait for a commit; past it the answer is 503."
     )

@@ -68,6 +68,11 @@ def unpack_read(query: str, parameters: Mapping[str, Any], entries: Iterable[Seq
     return unpack(entries, parameters.get("after", 0), parameters.get("limit"), only_of_work=only_of_work)
 
 
+def seen_entry(query: str, parameters: Mapping[str, Any]) -> int | None:
+    """The entry that a page of ``READS`` begins with though all of its events may have been seen: it has no size."""
+    return parameters.get("after", 0) // MOST_EVENTS if query in READS else None
+
+
 def _events(entries: Iterable[Sequence[Any]], after: int, *, only_of_work: bool) -> Iterator[Row]:
     for seq, flow_id, work_id, at, text in entries:
         for number, (kind, step_id, of_work, attempt, data) in enumerate(parse_entry(text), seq * MOST_EVENTS):

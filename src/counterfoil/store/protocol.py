@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from counterfoil.store.commit import Backend
 
 Row = tuple[Any, ...]
+
+
+LONG_BYTES = 64 * 1024
+"""From here on texts are converted in a thread: on the event loop they would hold up everybody else."""
+
+
+class Page(NamedTuple):
+    """The first rows of an answer. ``full``: it ends for its size, so there may be more behind the last row."""
+
+    rows: list[Row]
+    full: bool
+
+
+def text_size(row: Sequence[Any]) -> int:
+    """How many bytes the texts of a row have."""
+    return sum(len(value) if value.isascii() else len(value.encode()) for value in row if isinstance(value, str))
 
 
 class Nodes(Protocol):
@@ -47,6 +63,10 @@ class Store(Backend, Nodes, Protocol):
 
     async def read(self, query: str, **parameters: Any) -> list[Row]:
         """Run a named query on a reader, apart from the writer; raises StoreFailure when it cannot."""
+        ...
+
+    async def read_page(self, query: str, max_bytes: int, **parameters: Any) -> Page:
+        """The same, up to the first row with which the texts of all rows have so many bytes, that row included."""
         ...
 
     async def receipt_secret(self, proposed: str) -> str | None:

@@ -180,6 +180,7 @@ class _HaltingStore:
         self.batches = 1
         self.close = store.close
         self.read = store.read
+        self.read_page = store.read_page
         self.join = store.join
         self.renew = store.renew
         self.leave = store.leave

@@ -705,13 +705,14 @@ FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans A
 WHERE f.flow_id = :flow_id;
 
 -- name: outputs_of_flows
--- What the steps of some flows gave. OFFSET 0: found first, then put in order, instead of reading all in that order.
+-- What the steps of some flows gave, in the order in which the flows are given.
+-- OFFSET 0: found first, then put in order, instead of reading all in that order.
 SELECT found.flow_id, found.outputs FROM (
-    SELECT s.flow_id, s.outputs, s.finished_at, s.step_id
-    FROM jsonb_array_elements_text(:flow_ids::jsonb) AS wanted (flow_id)
+    SELECT s.flow_id, s.outputs, s.finished_at, s.step_id, wanted.place
+    FROM jsonb_array_elements_text(:flow_ids::jsonb) WITH ORDINALITY AS wanted (flow_id, place)
     JOIN flow_steps AS s ON s.flow_id = ANY(ARRAY[wanted.flow_id]) AND s.outputs IS NOT NULL OFFSET 0
 ) AS found
-ORDER BY found.flow_id, found.finished_at, found.step_id;
+ORDER BY found.place, found.finished_at, found.step_id;
 
 -- name: get_flow_steps
 -- The kind of a step, if it says one, stands first in its definition, which may hold what PostgreSQL reads no JSON with.

@@ -37,6 +37,25 @@ def with_parameters(query: str, parameters: dict[str, Any]) -> tuple[str, list[A
 
 
 @cache
+def page_of(text: str, columns: int, *, seen: bool) -> str:
+    """A query with one more parameter: it ends behind the row with which its texts have so many bytes.
+
+    Its last column tells the bytes before each row. The length of a text is known without reading it, so a row that is
+    not given costs next to nothing, however large it is. ``seen``: the row whose first column is another parameter does
+    not count.
+    """
+    names = [f"c{number}" for number in range(columns)]
+    bytes_of_row = " + ".join(f"coalesce(octet_length({name}::text), 0)" for name in names)
+    last = max(map(int, re.findall(r"[$]([0-9]+)", text)), default=0)
+    if seen:
+        bytes_of_row = f"CASE WHEN c0 = ${last + 2}::bigint THEN 0 ELSE {bytes_of_row} END"
+    before = f"sum({bytes_of_row}) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    page = f"({text.rstrip().rstrip(';')}) AS page ({', '.join(names)})"
+    sized = f"SELECT page.*, coalesce({before}, 0)::bigint AS bytes_before FROM {page}"  # noqa: S608 (our own names)
+    return f"SELECT * FROM ({sized}) AS sized WHERE bytes_before < ${last + 1}::bigint"  # noqa: S608
+
+
+@cache
 def packed(text: str) -> str:
     """A statement that takes each of its arrays as one text. Handing over an array costs far more, value by value."""
     return _ARRAY.sub(_PACKED, text)

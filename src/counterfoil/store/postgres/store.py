@@ -12,7 +12,7 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import StoreFailure
-from counterfoil.store.journal import MOST_EVENTS, READS, unpack_read
+from counterfoil.store.journal import MOST_EVENTS, READS, seen_entry, unpack_read
 from counterfoil.store.memory import Memory
 from counterfoil.store.postgres.connection import (
     FAULTS,
@@ -29,15 +29,17 @@ from counterfoil.store.postgres.inhand import InHand
 from counterfoil.store.postgres.listening import Listener
 from counterfoil.store.postgres.migrations import migrate
 from counterfoil.store.postgres.pulse import Pulse
-from counterfoil.store.postgres.statements import COORDINATION, with_parameters
+from counterfoil.store.postgres.statements import COORDINATION, page_of, with_parameters
 from counterfoil.store.postgres.tail import Tail
 from counterfoil.store.postgres.writer import Truce, Writer
-from counterfoil.store.protocol import Row
+from counterfoil.store.protocol import LONG_BYTES, Page, Row, text_size
 
 STATEMENT_SECONDS = 30.0
 """A query that takes longer than this is given up, though the server be there (see store/postgres/pulse.py)."""
 
 log = structlog.get_logger(__name__)
+
+_Ask = Callable[[Connection], Awaitable[list[Any]]]
 
 
 class PostgresStore:
@@ -77,6 +79,8 @@ class PostgresStore:
             self._idle_writers.put_nowait(writer)
         self._in_hand = InHand()
         self._tail = Tail()
+        self._columns: dict[str, int] = {}
+        """How many columns the queries give that were asked for by pages."""
         self._listener = Listener(Access(listen_dsn or dsn, 0), self._hear)
         self._closed = True
         self.heard: Callable[[str], None] = lambda message: None
@@ -144,15 +148,49 @@ class PostgresStore:
     # Reading -----------------------------------------------------------------------------------------------------
 
     async def read(self, query: str, **parameters: Any) -> list[Row]:
-        if any(isinstance(value, str) and "\0" in value for value in parameters.values()):
-            return []  # no text here holds it, so nothing matches
+        if _matches_nothing(parameters):
+            return []
         text, values = with_parameters(query, parameters)
-        rows = await self._fetch(self._readers, text, *values)
-        if query == "journal_after":
-            rows = self._tail.visible(parameters["after"] // MOST_EVENTS, rows)
+        rows = self._visible(query, parameters, await self._fetch(self._readers, text, *values))
         return unpack_read(query, parameters, rows) if query in READS else [tuple(row) for row in rows]
 
+    async def read_page(self, query: str, max_bytes: int, **parameters: Any) -> Page:
+        if _matches_nothing(parameters):
+            return Page([], full=False)
+        text, values = with_parameters(query, parameters)
+        columns = self._columns.get(query)
+        if columns is None:
+            columns = self._columns[query] = await self._count_columns(text)
+        seen = seen_entry(query, parameters)
+        limits = [max_bytes] if seen is None else [max_bytes, seen]
+        found = await self._fetch(self._readers, page_of(text, columns, seen=seen is not None), *values, *limits)
+        rows = [tuple(row) for row in found]
+        size = rows[-1][-1] + (text_size(rows[-1]) if rows[-1][0] != seen else 0) if rows else 0
+        shown = self._visible(query, parameters, [row[:-1] for row in rows])
+        if query not in READS:
+            return Page(shown, size >= max_bytes)
+        if size < LONG_BYTES:
+            return Page(unpack_read(query, parameters, shown), size >= max_bytes)
+        return Page(await asyncio.to_thread(unpack_read, query, parameters, shown), size >= max_bytes)
+
+    def _visible(self, query: str, parameters: dict[str, Any], rows: list[Any]) -> list[Any]:
+        return self._tail.visible(parameters["after"] // MOST_EVENTS, rows) if query == "journal_after" else rows
+
+    async def _count_columns(self, text: str) -> int:
+        """How many columns a query gives."""
+
+        async def describe(connection: Connection) -> list[Any]:
+            return list((await connection.prepare(text)).get_attributes())
+
+        return len(await self._ask(self._readers, describe))
+
     async def _fetch(self, pool: asyncio.Queue[Connection | None], text: str, *values: Any) -> list[Any]:
+        async def fetch(connection: Connection) -> list[Any]:
+            return list(await connection.fetch(text, *values))
+
+        return await self._ask(pool, fetch)
+
+    async def _ask(self, pool: asyncio.Queue[Connection | None], ask: _Ask) -> list[Any]:
         self._check_open()
         connection = await pool.get()
         try:
@@ -160,12 +198,12 @@ class PostgresStore:
             if connection is None or fresh:
                 connection = await self._connect()
             try:
-                return await self._fetch_on(connection, text, values)
+                return await self._ask_on(connection, ask)
             except FAULTS:
                 if fresh or not connection.is_closed():
                     raise
                 connection = await self._connect()  # it broke while nobody used it: not the reader's fault
-                return await self._fetch_on(connection, text, values)
+                return await self._ask_on(connection, ask)
         except FAULTS as error:
             if connection is not None and not is_answer(error):
                 connection.terminate()
@@ -179,13 +217,13 @@ class PostgresStore:
                 connection.terminate()
             pool.put_nowait(connection)
 
-    async def _fetch_on(self, connection: Connection, text: str, values: tuple[Any, ...]) -> list[Any]:
+    async def _ask_on(self, connection: Connection, ask: _Ask) -> list[Any]:
         with self._pulse.watch(connection):
             async with asyncio.timeout(STATEMENT_SECONDS):
                 if self.access.statement_cache:
-                    return list(await connection.fetch(text, *values))
+                    return await ask(connection)
                 async with connection.transaction():  # a pooler must not change the server between parse and execute
-                    return list(await connection.fetch(text, *values))
+                    return await ask(connection)
 
     # Other nodes -------------------------------------------------------------------------------------------------
 
@@ -225,3 +263,8 @@ class PostgresStore:
                 "store_behind_pooler",
                 remedy="if it pools transactions, set store_statement_cache to 0, and store_listen to a URL past it",
             )
+
+
+def _matches_nothing(parameters: dict[str, Any]) -> bool:
+    """No text of PostgreSQL holds the character NUL."""
+    return any(isinstance(value, str) and "\0" in value for value in parameters.values())

@@ -649,10 +649,10 @@ FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans A
 WHERE f.flow_id = :flow_id;
 
 -- name: outputs_of_flows
--- What the steps of some flows gave.
+-- What the steps of some flows gave, in the order in which the flows are given.
 SELECT s.flow_id, s.outputs FROM json_each(:flow_ids) AS wanted
 CROSS JOIN flow_steps AS s ON s.flow_id = wanted.value AND s.outputs IS NOT NULL
-ORDER BY s.flow_id, s.finished_at, s.step_id;
+ORDER BY wanted.key, s.finished_at, s.step_id;
 
 -- name: get_flow_steps
 SELECT s.step_id, s.status, s.goal, s.version, s.started_at, s.finished_at, s.items, s.error, s.due_at, s.redrives,

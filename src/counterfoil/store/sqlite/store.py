@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
 
@@ -15,15 +16,18 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.store.batch import Batch
 from counterfoil.store.commit import StoreFailure
-from counterfoil.store.journal import READS, unpack_read
+from counterfoil.store.journal import READS, seen_entry, unpack_read
 from counterfoil.store.memory import Memory
-from counterfoil.store.protocol import Row
+from counterfoil.store.protocol import Page, Row, text_size
 from counterfoil.store.sqlite.connection import Connection, open_reader, open_writer
 from counterfoil.store.sqlite.lock import take_lock
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION, migrate
 from counterfoil.store.sqlite.transaction import QUERIES, execute
 
 log = structlog.get_logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _BROKEN = ("malformed", "not a database", "disk I/O error", "unable to open", "closed", "readonly", "no such table")
 """Failures after which the connection itself is not trusted any more and is opened anew."""
@@ -92,11 +96,20 @@ class SqliteStore:
             raise failure from error
 
     async def read(self, query: str, **parameters: Any) -> list[Row]:
+        return await self._run(_fetch, query, parameters)
+
+    async def read_page(self, query: str, max_bytes: int, **parameters: Any) -> Page:
+        return await self._run(_fetch_page, query, parameters, max_bytes)
+
+    async def _run(
+        self, fetch: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a function with one of the readers, in its thread."""
         connection = await self._readers.get()
         try:
             if connection is None:
                 connection = await open_reader(self.path)
-            rows = await connection.run(_fetch, query, parameters)
+            return await connection.run(fetch, *args, **kwargs)
         except StoreFailure as failure:
             if connection is not None and _is_broken(failure):
                 await connection.close()
@@ -104,7 +117,6 @@ class SqliteStore:
             raise
         finally:
             self._readers.put_nowait(connection)
-        return unpack_read(query, parameters, rows) if query in READS else rows
 
     # One process at a time: its lease is the lock on the file, and there is nobody else to tell.
 
@@ -135,7 +147,19 @@ class SqliteStore:
 
 
 def _fetch(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]) -> list[Row]:
-    return connection.execute(QUERIES[query], parameters).fetchall()
+    rows = connection.execute(QUERIES[query], parameters).fetchall()
+    return unpack_read(query, parameters, rows) if query in READS else rows
+
+
+def _fetch_page(connection: sqlite3.Connection, query: str, parameters: dict[str, Any], max_bytes: int) -> Page:
+    rows, size, seen = [], 0, seen_entry(query, parameters)
+    with contextlib.closing(connection.execute(QUERIES[query], parameters)) as found:
+        for row in found:
+            rows.append(row)
+            size += text_size(row) if row[0] != seen else 0
+            if size >= max_bytes:
+                break
+    return Page(unpack_read(query, parameters, rows) if query in READS else rows, size >= max_bytes)
 
 
 def _is_broken(failure: StoreFailure) -> bool:
