@@ -164,12 +164,17 @@ async def test_what_the_steps_of_some_flows_gave_in_the_order_of_their_end(store
         completed("three", "a", NOW, {"z": 1}),
     ]
     await write(store, new_records(*steps))
-    assert await store.read("outputs_of_flows", flow_ids='["two","one","nothing"]') == [
+    rows = [
+        ("two", f'{{"y":{10**30}}}'),
         ("one", '{"x":3,"text":"\\u0000"}'),
         ("one", '{"x":1}'),
         ("one", '{"x":2}'),
-        ("two", f'{{"y":{10**30}}}'),
     ]
+    assert await store.read("outputs_of_flows", flow_ids='["two","one","nothing"]') == rows
+    first = len("two") + len(rows[0][1])
+    for max_bytes, shown in ((1, 1), (first, 1), (first + 1, 2), (10_000, 4)):
+        page = await store.read_page("outputs_of_flows", max_bytes, flow_ids='["two","one","nothing"]')
+        assert page == (rows[:shown], shown < 4)
     assert await store.read("outputs_of_flows", flow_ids="[]") == []
 
 

@@ -71,7 +71,7 @@ def notices_of(
     """
     for event in events:
         name = NAME_OF[event.type]
-        if name in wanted:
+        if name in wanted and event.journaled:
             yield Notice(name, event.at, event.flow_id, event.step_id, partial(_told, event, approvals))
     for approval in approvals.values() if VOID in wanted else ():
         if approval.status is ApprovalStatus.VOID:
