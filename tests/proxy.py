@@ -37,6 +37,8 @@ class Proxy:
         self.accepted = 0
         """How many connections were taken, whatever became of them."""
         self.commits = 0
+        self.marks = [ENTRY]
+        """What tells that a statement outside of a transaction writes."""
         self.on_commit: Callable[[], CommitFault | None] = lambda: None
         """Asked at every commit, in the proxy's thread."""
         self._links: set[_Link] = set()
@@ -202,7 +204,9 @@ class _Link:
             self._in_transaction = True
         if data.endswith((COMMIT, ROLLBACK)):
             self._in_transaction = False
-        return data.endswith(COMMIT) or (not self._in_transaction and data.startswith(b"B") and ENTRY in data)
+        return data.endswith(COMMIT) or (
+            not self._in_transaction and data.startswith(b"B") and any(mark in data for mark in self._proxy.marks)
+        )
 
     async def _to_client(self, server: asyncio.StreamReader) -> None:
         while True:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from counterfoil.domain.jsontext import MAX_DEPTH
 from counterfoil.testing import StepEndpoint
 from tests.integration.planned import FAILS, Workshop, each, gives, items, states, succeeded, takes
 from tests.integration.several_nodes import SHORT_LEASE, start_nodes, succeed
@@ -102,6 +103,22 @@ async def test_flows_that_lie_in_themselves_end_at_the_deepest_that_is_allowed(s
     flow = await shop.run("again")
     assert (flow["status"], flow["error"]["code"]) == ("failed", "CHILD_FAILED")
     assert "FLOW_TOO_DEEP" in str(flow["error"])
+
+
+async def test_values_that_grow_deeper_inside_are_bounded(shop: Workshop) -> None:
+    """What a fan-out gathers is one level deeper, and goes from flow to flow through no door."""
+    deep: Any = 1
+    for _ in range(MAX_DEPTH - 2):
+        deep = [deep]
+    await shop.sync("charge", {"amount": each(), "paid": gives()}, lambda _: {"paid": deep})
+    await shop.inner("payment", {"order": each(), "receipt": gives()}, MAPPING)
+    flow_in_flow = {"goals": ["payment"], "inputs": {"order": "order"}, "outputs": {"end": "receipt"}}
+    await shop.inner("outer", {"order": takes(), "end": gives()}, flow_in_flow)
+    flow = await shop.run("payment", init={"order": [[1]]})
+    assert (flow["status"], flow["outputs"]) == ("completed", {"receipt": [[deep]]})
+    flow = await shop.run("outer", init={"order": [[1]]})
+    assert (flow["status"], flow["error"]["code"]) == ("failed", "INVALID_OUTPUT")
+    assert "nested too deeply" in flow["error"]["message"]
 
 
 @pytest.mark.parametrize("parallelism", [None, 1, 2])

@@ -92,6 +92,24 @@ async def test_a_start_goes_the_short_way_beside_others(store: Store, nodes: Pai
     assert long_ways == [1]
 
 
+async def test_a_start_beside_a_heartbeat_that_the_journal_leaves_out_goes_the_long_way(
+    store: Store, nodes: Pair, long_ways: list[int]
+) -> None:
+    """If the answer were lost, no entry would be about a flow that was there before."""
+    [name] = await add_items(store, 1)
+    await nodes[0].outcome(beat(name))
+    await nodes[0].commit.submit(Start(StartFlow(goals=["step"]), CONTEXT))  # its plan is stored then
+    long_ways.clear()
+    left_out = Beat(name, Heartbeat(message="left out"), journaled=False)
+    start = Start(StartFlow(goals=["step"]), CONTEXT)
+    await asyncio.gather(nodes[0].commit.submit(start), nodes[0].outcome(left_out))
+    assert long_ways == [2]
+    long_ways.clear()
+    await nodes[0].outcome(left_out)
+    assert long_ways == [], "alone it needs no entry"
+    assert await told(store, name) == ["work_heartbeat"]
+
+
 async def test_nothing_is_claimed_by_the_short_way_without_a_lease(
     store: Store, nodes: Pair, long_ways: list[int]
 ) -> None:

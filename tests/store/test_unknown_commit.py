@@ -185,6 +185,21 @@ async def test_what_tells_the_journal_nothing_may_simply_be_done_again(
     assert len(await store.read("list_steps")) == 2
 
 
+@pytest.mark.parametrize("fault", [*HOLDING, *LOST])
+async def test_a_heartbeat_that_the_journal_leaves_out_may_be_sent_again(
+    store: Store, proxy: Proxy, node: Node, fault: CommitFault
+) -> None:
+    """No entry tells whether it was written, and it does no harm twice: the worker is told to send it again."""
+    assert await node.outcome(Beat("work", Heartbeat())) != "UNAVAILABLE"
+    proxy.marks.append(b"left out")
+    once(proxy, fault)
+    left_out = Beat("work", Heartbeat(message="left out"), journaled=False)
+    assert await node.outcome(left_out) == "UNAVAILABLE"
+    assert await node.outcome(left_out) != "UNAVAILABLE"
+    assert await told(store) == ["work_heartbeat"]
+    assert await node.outcome(success("work")) == "accepted"
+
+
 async def test_a_connection_that_breaks_before_the_commit_is_not_noticed(
     store: Store, proxy: Proxy, node: Node
 ) -> None:
