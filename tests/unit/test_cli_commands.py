@@ -318,7 +318,7 @@ async def test_a_new_key_is_an_entry_with_a_strong_secret() -> None:
 
 async def test_keys_are_listed_without_their_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Any = json.loads((await run("keys", "new", "--name", "ci", "--role", "admin", "--json")).stdout)
-    monkeypatch.setenv("COUNTERFOIL_API_KEYS", f"{made['entry']},ops:viewer:other")
+    monkeypatch.setenv("COUNTERFOIL_API_KEYS", f"{made['entry']},ops:viewer:another-long-secret")
     listed = await run("keys", "list")
     assert [line.split()[:2] for line in listed.output.splitlines()[1:]] == [["ci", "admin"], ["ops", "viewer"]]
     as_json = await run("keys", "list", "--json")
