@@ -125,9 +125,14 @@ NO_PLAN = Plan([], [], {}, {}, {}, {})
 
 def make_plan(register: Register, goals: Iterable[str], given: Collection[str]) -> Plan:
     """The plan for these goals with these names given; UnknownStep, UnreachableGoal or PlanCycle if there is none."""
+    goals = tuple(goals)
     key = (tuple(dict.fromkeys(goals)), frozenset(given))
     plan = register.plans.get(key)
     if plan is None:
+        unknown = [f"goals.{place}" for place, step_id in enumerate(goals) if step_id not in register.steps]
+        if unknown:  # the ids themselves are what the caller sent
+            errors = [{"place": place, "message": "no step is registered with this id"} for place in unknown]
+            raise UnknownStep("a goal is no registered step", errors=errors)
         plan = _Planner(register, *key).plan()
         register.keep(key, plan)
     return plan
@@ -140,8 +145,6 @@ class _Planner:
         self._register = register
         self._goals = goals
         self._given = given
-        for step_id in goals:
-            self._definition(step_id)
         self._round = self._rounds(self._looked_back())
         """Who can run at all, and how early."""
 
@@ -157,7 +160,7 @@ class _Planner:
     def _definition(self, step_id: str) -> StepDefinition:
         version = self._register.steps.get(step_id)
         if version is None:
-            raise UnknownStep(f"no step is registered as {step_id}", step_id=step_id)
+            raise UnknownStep("a step that another one waits for is not registered", step_id=step_id)
         return version.definition
 
     def _required(self, step_id: str) -> list[str]:
