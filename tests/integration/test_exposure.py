@@ -28,7 +28,7 @@ FORWARDING = [
 ]
 
 
-# Without keys, behind a proxy ------------------------------------------------------------------------------------------
+# Without keys, behind a proxy -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("header", "value"), FORWARDING)
@@ -60,7 +60,7 @@ async def test_the_webhook_is_open_to_a_proxy_without_keys(api: Api, endpoint: S
     assert (await api.request("OPTIONS", received.webhook_url)).status == 204
 
 
-# With keys -------------------------------------------------------------------------------------------------------------
+# With keys ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ async def test_with_keys_loopback_names_need_none_on_loopback(stranger: Api, pat
     assert (await stranger.request("GET", path, headers={"Host": host})).status in (200, 503)
 
 
-# Guesses ---------------------------------------------------------------------------------------------------------------
+# Guesses --------------------------------------------------------------------------------------------------------------
 
 
 async def guess(api: Api) -> None:

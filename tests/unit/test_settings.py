@@ -219,7 +219,8 @@ class TestSingleSettings:
         assert "must be an IP address or a host name" in faults(host=host, api_keys=KEY)
 
     def test_keys_are_parsed_and_secrets_may_hold_colons(self) -> None:
-        settings = load_settings(api_keys="a:viewer:one-0123456789-ab, b-2:operator:t:w:o-0123456789,c:reviewer:16-characters-ok")
+        text = "a:viewer:one-0123456789-ab, b-2:operator:t:w:o-0123456789,c:reviewer:16-characters-ok"
+        settings = load_settings(api_keys=text)
         assert settings.keys == [
             ApiKey("a", "viewer", "one-0123456789-ab"),
             ApiKey("b-2", "operator", "t:w:o-0123456789"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from counterfoil.store.commit import Backend
@@ -49,6 +49,13 @@ class Store(Backend, Nodes, Protocol):
         """Run a named query on a reader, apart from the writer; raises StoreFailure when it cannot."""
         ...
 
-    async def receipt_secret(self, proposed: str) -> str | None:
-        """The secret that the nodes of this store share: the first one proposed; None: the store keeps none."""
+    async def receipt_secret(self, proposed: str | None) -> str | None:
+        """The secret that the nodes of this store share: the first one proposed; None: the store keeps none.
+
+        Without a proposal: the one that there is, if any.
+        """
+        ...
+
+    async def note_receipt_secret(self, check: str, dropped: Sequence[str], now: int) -> None:
+        """Remember that this node signs with the secret of a check value from now on, and forget others."""
         ...

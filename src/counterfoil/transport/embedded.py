@@ -16,7 +16,7 @@ _LOW_32 = (
     IPv6Network("64:ff9b::/96"),  # NAT64 (RFC 6052)
 )
 _LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
-"""NAT64 of a network's own choice (RFC 8215): a prefix of 48, 56, 64 or 96 bits, and the address does not tell which."""
+"""NAT64 of a network's own choice (RFC 8215): a prefix of 48, 56, 64 or 96 bits, the address does not tell which."""
 _ISATAP = 0x00005EFE
 _ISATAP_MASK = 0xFCFFFFFF
 """ISATAP (RFC 5214): ::0:5efe:a.b.c.d and ::200:5efe:a.b.c.d in any network; two bits say how unique it is."""
