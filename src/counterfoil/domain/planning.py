@@ -129,10 +129,7 @@ def make_plan(register: Register, goals: Iterable[str], given: Collection[str]) 
     key = (tuple(dict.fromkeys(goals)), frozenset(given))
     plan = register.plans.get(key)
     if plan is None:
-        unknown = [f"goals.{place}" for place, step_id in enumerate(goals) if step_id not in register.steps]
-        if unknown:  # the ids themselves are what the caller sent
-            errors = [{"place": place, "message": "no step is registered with this id"} for place in unknown]
-            raise UnknownStep("a goal is no registered step", errors=errors)
+        register.refuse_unknown(goals)
         plan = _Planner(register, *key).plan()
         register.keep(key, plan)
     return plan

@@ -13,11 +13,11 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-import orjson
 import structlog
 
 from counterfoil.domain.model import UNDOING
 from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.steps import StepDefinition
 from counterfoil.store.protocol import Store
 
 FILE_NAME = "receipt.secret"
@@ -78,9 +78,9 @@ async def _receipts_out(store: Store, since: int, until: int) -> int:
     receipts = 0
     for version, items in await store.read("receipts_out", since=since, until=until):
         for (text,) in await store.read("step_version", version=version.removesuffix(UNDOING)):
-            definition = orjson.loads(text)
-            sent = definition["compensate"] if version.endswith(UNDOING) else definition
-            receipts += items if sent.get("kind", "async") == "async" else 0
+            definition = StepDefinition.model_validate_json(text)
+            sent = definition.undoing() if version.endswith(UNDOING) else definition
+            receipts += items if sent.kind == "async" else 0
     return receipts
 
 
