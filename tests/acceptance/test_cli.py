@@ -20,7 +20,7 @@ import pytest
 from counterfoil.client import Receipt, Reporter
 from counterfoil.testing import StepEndpoint
 
-ADMIN = "admin-secret"
+ADMIN = "admin-secret-0123456789"
 
 
 @dataclass
