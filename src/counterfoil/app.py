@@ -29,7 +29,8 @@ from counterfoil.server.routes.webhook import express_completions
 from counterfoil.settings import Settings
 from counterfoil.store.commit import StoreFailure
 from counterfoil.store.doctor import Finding
-from counterfoil.store.secrets import shared_secrets
+from counterfoil.store.permissions import check_permissions
+from counterfoil.store.secrets import receipt_secrets
 from counterfoil.store.select import examine, make_store
 from counterfoil.transport.egress import EgressPolicy
 from counterfoil.transport.http import HttpTransport
@@ -54,23 +55,35 @@ class StartFailure(Exception):
 class Counterfoil:
     """One node: ``async with Counterfoil(settings) as node`` serves until the block is left, then stops gracefully."""
 
-    def __init__(self, settings: Settings, clock: Clock = system_clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock = system_clock, *, new_receipt_secret: bool = False) -> None:
         self.settings = settings
         self._clock = clock
+        self._new_receipt_secret = new_receipt_secret
         self.url = ""
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as cleanup:
             try:
+                check_permissions(self.settings)
                 self._store = make_store(self.settings, self._clock)
                 await self._store.open()
                 cleanup.push_async_callback(self._store.close)
-                secrets = await shared_secrets(self._store, self.settings.data, self.settings.receipt_secret_list)
+                secrets = await self._receipt_secrets()
             except (StoreFailure, OSError, ValueError) as failure:
                 raise StartFailure(str(failure)) from failure
             self._compose(Receipts(secrets))
             await self._start(cleanup)
         return self
+
+    async def _receipt_secrets(self) -> list[bytes]:
+        settings = self.settings
+        return await receipt_secrets(
+            self._store,
+            settings.data,
+            settings.receipt_secret_list,
+            self._clock(),
+            replace=self._new_receipt_secret,
+        )
 
     def _compose(self, receipts: Receipts) -> None:
         settings = self.settings
@@ -181,24 +194,24 @@ class Counterfoil:
         await self._runner.cleanup()
 
 
-async def serve_until_signalled(settings: Settings) -> int:
+async def serve_until_signalled(settings: Settings, *, new_receipt_secret: bool = False) -> int:
     """Serve until SIGTERM or SIGINT, then stop gracefully."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with Counterfoil(settings) as node:
+    async with Counterfoil(settings, new_receipt_secret=new_receipt_secret) as node:
         print(f"listening on {node.url}", flush=True)
         await stop.wait()
         log.info("stopping", url=node.url)
     return 0
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: Settings, *, new_receipt_secret: bool = False) -> int:
     """``counterfoil serve``: the exit code, 0 after a graceful stop."""
     configure_logging(settings)
     try:
-        return run(serve_until_signalled(settings))
+        return run(serve_until_signalled(settings, new_receipt_secret=new_receipt_secret))
     except StartFailure as failure:
         print(f"error: {failure}", file=sys.stderr)
         return 1

@@ -20,7 +20,7 @@ import pytest
 from counterfoil.client import Receipt, Reporter
 from counterfoil.testing import StepEndpoint
 
-ADMIN = "admin-secret"
+ADMIN = "admin-secret-0123456789"
 
 
 @dataclass
@@ -72,7 +72,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[Served]]
     processes: list[Process] = []
 
     async def start() -> Served:
-        keys = f"ops:admin:{ADMIN},eyes:viewer:viewer-secret"
+        keys = f"ops:admin:{ADMIN},eyes:viewer:viewer-secret-0123456789"
         data = tmp_path / "data"
         process = await start_process("serve", "--port", "0", "--data", str(data), COUNTERFOIL_API_KEYS=keys)
         processes.append(process)
@@ -135,7 +135,7 @@ async def test_errors_say_what_to_do(engine: Served, endpoint: StepEndpoint) -> 
         (["flow", "start", "nowhere"], "error: UNKNOWN_STEP: "),
         (["step", "put", "bad", "--endpoint", "nowhere"], "error: INVALID_STEP: "),
         (["flow", "list", "--key", "wrong"], "error: UNAUTHENTICATED: "),
-        (["flow", "start", "resize", "--key", "viewer-secret"], "error: FORBIDDEN: "),
+        (["flow", "start", "resize", "--key", "viewer-secret-0123456789"], "error: FORBIDDEN: "),
     ):
         ran = await engine.run(*arguments)
         assert (ran.code, ran.out) == (1, ""), arguments

@@ -211,6 +211,7 @@ async def test_a_port_in_use_by_another_node(engine: EngineProcess, tmp_path: Pa
         ([], {"COUNTERFOIL_WORK__MAX_RETRIES": "-2"}, ["max_retries"]),
         ([], {"COUNTERFOIL_API_KEYS": "nonsense"}, ["api_keys", "name:role:secret"]),
         ([], {"COUNTERFOIL_API_KEYS": "me:king:hunter2-hunter2"}, ["api_keys", "admin"]),
+        ([], {"COUNTERFOIL_API_KEYS": "me:admin:hunter2"}, ["api_keys", "key me", "16 characters"]),
         ([], {"COUNTERFOIL_SIGNING_SECRET": "hunter2-hunter2"}, ["signing_secret", "whsec_"]),
         ([], {"COUNTERFOIL_RECEIPT_SECRETS": "hunter2"}, ["receipt_secrets"]),
         ([], {"WEBHOOK_BASE_URL": "not a url"}, ["webhook_base_url", "http"]),

@@ -14,6 +14,7 @@ from counterfoil.settings import Settings
 from counterfoil.testing import Answer, Received, StepEndpoint
 from tests.acceptance.conftest import ClientOf, NewEngine
 from tests.acceptance.processes import EngineProcess, run_command
+from tests.acceptance.starting import refused
 from tests.by_hand import by_hand
 from tests.databases import NewDatabase
 from tests.wire import JSON, Api
@@ -150,6 +151,8 @@ async def test_an_engine_moves_and_nothing_is_lost(
     assert secret not in output
     assert file.read_bytes() == content
     assert by_hand(dsn, "SELECT secret FROM receipt_secret") == [(secret,)]
+    other = new_engine(engine.data.parent / "other", store=dsn, receipt_secrets="another-secret-0123456789")
+    assert "--new-receipt-secret" in await refused(other), "what is out is known to be signed by the old one"
 
     new = new_engine(engine.data.parent / "new", store=dsn)
     await new.start()

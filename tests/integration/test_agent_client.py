@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 once = pytest.mark.sqlite_only  # a client cannot tell which store the engine has
 
+OPS, ANN, BOB = (f"secret-of-{name}-0123456789" for name in ("ops", "ann", "bob"))
 ASK = {"name": "ask", "match": {"step_id": "wire*"}, "action": {"type": "require_approval", "reason": "it is money"}}
 BLOCK = {"name": "no", "match": {"step_id": "drop*"}, "action": {"type": "block", "reason": "never"}}
 
@@ -156,8 +157,8 @@ async def test_approvals_are_listed_and_decided(client: Client, workflow: str) -
 @once
 async def test_reviewers_are_told_apart_by_their_keys(start_node: StartNode) -> None:
     clock = MovableClock()
-    node = await start_node(clock=clock, api_keys="ops:admin:one,ann:reviewer:two,bob:reviewer:three")
-    async with Client(node.url, "one") as agent, Client(node.url, "two") as ann, Client(node.url, "three") as bob:
+    node = await start_node(clock=clock, api_keys=f"ops:admin:{OPS},ann:reviewer:{ANN},bob:reviewer:{BOB}")
+    async with Client(node.url, OPS) as agent, Client(node.url, ANN) as ann, Client(node.url, BOB) as bob:
         terms = {"type": "require_approval", "approvals": 2, "separate_requester": True, "expires_in": "1h"}
         await agent.put_policy("ask", {"name": "two of them", "action": terms})
         workflow = (await agent.create_workflow("pay"))["workflow_id"]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.sqlite_only  # a command cannot tell which store the engine has
 
+OPS, ANN, BOB = (f"secret-of-{name}-0123456789" for name in ("ops", "ann", "bob"))
 POLICIES: dict[str, dict[str, Any]] = {
     "wire": {
         "name": "wires need two",
@@ -38,11 +39,11 @@ POLICIES: dict[str, dict[str, Any]] = {
 @pytest.fixture
 async def client(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     """With an engine in this process: what it logs must not stand between the lines of a command."""
-    node = await start_node(api_keys="ops:admin:one,ann:reviewer:two,bob:reviewer:three")
+    node = await start_node(api_keys=f"ops:admin:{OPS},ann:reviewer:{ANN},bob:reviewer:{BOB}")
     monkeypatch.setenv("COUNTERFOIL_URL", node.url)
-    monkeypatch.setenv("COUNTERFOIL_KEY", "one")
+    monkeypatch.setenv("COUNTERFOIL_KEY", OPS)
     with capture_logs():
-        async with Client(node.url, "one") as opened:
+        async with Client(node.url, OPS) as opened:
             yield opened
 
 
@@ -138,19 +139,19 @@ async def test_people_see_what_waits_for_them_and_decide_it(client: Client, work
     first, second = [
         str((await client.gate(workflow, step, input={"amount": 2000}))["approval_id"]) for step in ("wire-1", "wire-2")
     ]
-    listed = await succeed("approvals", "list", "--key", "two")
+    listed = await succeed("approvals", "list", "--key", ANN)
     assert words(listed, first)[1:3] == ["wire-1", "high"]
     for told in ("pending, ends in 23 h 59 m", "0 of 2", "a lot of money", '{"amount": 2000}'):
         assert told in listed
 
-    agreed = await succeed("approvals", "approve", first, "--key", "two", "--comment", "I have called")
+    agreed = await succeed("approvals", "approve", first, "--key", ANN, "--comment", "I have called")
     assert agreed == "agreed, 1 of 2: step wire-1 waits for 1 more\n"
-    assert "somebody else" in (await fail("approvals", "approve", first, "--key", "two")).stderr
+    assert "somebody else" in (await fail("approvals", "approve", first, "--key", ANN)).stderr
     shown = await run("approvals", "show", first)
     for told in ("asked", "by ops", "approved by ann", "I have called", '"amount": 2000', "approval_requested"):
         assert told in shown.stdout
     assert f"counterfoil approvals approve {first}" in shown.stderr
-    agreed = await succeed("approvals", "approve", first, "--key", "three")
+    agreed = await succeed("approvals", "approve", first, "--key", BOB)
     assert agreed == f"approved: step wire-1 of {workflow} may go ahead\n"
     refused = await succeed("approvals", "reject", second, "--reason", "wrong account")
     assert refused == f"rejected: step wire-2 of {workflow} is blocked\n"

@@ -50,8 +50,8 @@ async def test_the_callers_id_is_taken_once(api: Api, endpoint: StepEndpoint) ->
 async def test_an_unknown_step(api: Api, endpoint: StepEndpoint) -> None:
     await api.put_step(STEP, endpoint.url(PATH))
     reply = await api.post("/api/v1/flows", {"goals": [STEP, "nobody"]})
-    reply.refused(404, "UNKNOWN_STEP")
-    assert b"nobody" in reply.content
+    assert [error["place"] for error in reply.refused(404, "UNKNOWN_STEP")["errors"]] == ["goals.1"]
+    assert b"nobody" not in reply.content
     assert (await api.get("/api/v1/flows")).ok()["flows"] == []
 
 

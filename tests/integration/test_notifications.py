@@ -188,10 +188,9 @@ async def test_what_a_deleted_subscriber_was_to_be_told_is_forgotten(endpoint: S
 
 
 async def test_admins_change_and_readers_read(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
-    api = connect(await start_node(api_keys="ops:admin:one,ann:reviewer:two,dev:operator:three,see:viewer:four"))
-    admin, *others = (
-        Api(api.session, api.url, {"Authorization": f"Bearer {key}"}) for key in ("one", "two", "three", "four")
-    )
+    keys = {role: f"secret-of-the-{role}" for role in ("admin", "reviewer", "operator", "viewer")}
+    api = connect(await start_node(api_keys=",".join(f"{role}:{role}:{key}" for role, key in keys.items())))
+    admin, *others = (Api(api.session, api.url, {"Authorization": f"Bearer {key}"}) for key in keys.values())
     ops = Subscriber(admin, endpoint)
     document = await ops.subscribe("flow.*")
     (await api.get(ops.url)).refused(401, "UNAUTHENTICATED")

@@ -250,11 +250,11 @@ async def test_errors_of_the_engine_have_their_types(client: Client, serve: Serv
 
 
 async def test_a_key_is_needed_where_keys_are_configured(start_node: StartNode) -> None:
-    node = await start_node(api_keys="ci:viewer:s3cret")
+    node = await start_node(api_keys="ci:viewer:s3cret-0123456789")
     async with Client(node.url) as stranger:
         with pytest.raises(Unauthenticated):
             await stranger.list_steps()
-    async with Client(node.url, "s3cret") as known:
+    async with Client(node.url, "s3cret-0123456789") as known:
         assert await known.list_steps() == []
 
 

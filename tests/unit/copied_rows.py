@@ -27,6 +27,7 @@ TABLES = {
     "policy_versions": ("policy_id", "version"),
     "subscriptions": ("subscription_id",),
     "deliveries": ("ordinal",),
+    "receipt_checks": ("check_value",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -121,4 +122,5 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         (8, "d1", "s", "z", "flow_completed", r'{"text":"\u0000"}', 3, LARGEST, "HTTP 503", 1),
         (11, "d2", "s", "z", "flow_started", "{}", 0, None, None, 1),
     ],
+    "receipt_checks": [("0f", 0, LARGEST), ("a1", 5, None)],
 }

@@ -81,7 +81,7 @@ SCHEDULE: dict[str, Any] = {
     "next_at": "2099-01-01T05:00:00.000Z",
     "last_at": AT,
     "last_flow_id": "f-1",
-    "last_error": {"code": "UNKNOWN_STEP", "message": "no step is registered as resize", "at": AT},
+    "last_error": {"code": "UNKNOWN_STEP", "message": "a goal is no registered step", "at": AT},
     "upcoming": [],
     "created_at": AT,
 }
@@ -113,7 +113,7 @@ async def test_schedules_are_listed_page_by_page(engine: CannedEngine) -> None:
     result = await run("schedule", "list")
     first, second = result.output.splitlines()[1:]
     assert first.startswith("news")
-    assert "UNKNOWN_STEP: no step is registered as resize" in first
+    assert "UNKNOWN_STEP: a goal is no registered step" in first
     assert second.split() == ["often", "every", "1000", "ms", "paused"]
     assert [asked.query.get("cursor") for asked in engine.asked] == [None, "news"]
 
@@ -318,7 +318,7 @@ async def test_a_new_key_is_an_entry_with_a_strong_secret() -> None:
 
 async def test_keys_are_listed_without_their_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Any = json.loads((await run("keys", "new", "--name", "ci", "--role", "admin", "--json")).stdout)
-    monkeypatch.setenv("COUNTERFOIL_API_KEYS", f"{made['entry']},ops:viewer:other")
+    monkeypatch.setenv("COUNTERFOIL_API_KEYS", f"{made['entry']},ops:viewer:another-long-secret")
     listed = await run("keys", "list")
     assert [line.split()[:2] for line in listed.output.splitlines()[1:]] == [["ci", "admin"], ["ops", "viewer"]]
     as_json = await run("keys", "list", "--json")

@@ -26,6 +26,16 @@ ALLOWED = [
     "::ffff:10.0.0.1",
     "64:ff9b::808:808",
     "2002:808:808::1",
+    "::ffff:0:10.0.0.1",
+    "64:ff9b:1::10.0.0.1",
+    "64:ff9b:1:a00:0:100::",
+    "64:ff9b:1:a:0:1::",
+    "64:ff9b:1:0:a:0:100:0",
+    "64:ff9b:1:0:a:0:100:7",
+    "2001:0:808:808:0:0:f7f7:f7f7",
+    "2001:db8::5efe:10.0.0.1",
+    "2001:db8::200:5efe:10.0.0.1",
+    "2001:db8::5eff:169.254.169.254",
 ]
 DENIED = [
     "169.254.169.254",
@@ -53,6 +63,23 @@ DENIED = [
     "64:ff9b::a9fe:a9fe",
     "2002:a9fe:a9fe::1",
     "::169.254.169.254",
+    "::ffff:0:169.254.169.254",
+    "64:ff9b:1::169.254.169.254",
+    "64:ff9b:1:77:0:77:169.254.169.254",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "64:ff9b:1:a9fe:a9:fe00::1",
+    "64:ff9b:1:a9fe:ffa9:fe00::",
+    "64:ff9b:1:a9:fe:a9fe::",
+    "64:ff9b:1:77a9:fe:a9fe:1:2",
+    "64:ff9b:1::a9:fea9:fe00:0",
+    "64:ff9b:1:77:a9:fea9:fe12:3456",
+    "64:ff9b:1::",
+    "2001:0:a9fe:a9fe:0:0:f7f7:f7f7",
+    "2001:0:808:808:0:0:5601:5601",
+    "2001:db8::5efe:169.254.169.254",
+    "2001:db8::200:5efe:169.254.169.254",
+    "fd12::100:5efe:169.254.169.254",
+    "fe80::5efe:10.0.0.1",
 ]
 
 
@@ -86,6 +113,24 @@ def test_deny_beats_allow() -> None:
     for address in ("10.1.2.3", "10.2.3.4", "::ffff:10.1.2.3"):
         with pytest.raises(EgressDenied):
             policy.check_address(address, "worker.internal")
+
+
+def test_an_address_inside_that_is_allowed_does_not_vouch_for_another_one() -> None:
+    policy = EgressPolicy(allow=["169.254.7.0/24"], deny=["10.1.0.0/16"])
+    policy.check_address("2001:0:808:808:0:0:5601:f8f6", "worker")  # a Teredo client at 169.254.7.9
+    for address in (
+        "2001:0:a9fe:709:0:0:5601:5601",  # its server is allowed, the client is not
+        "64:ff9b:1:a9fe:7:900:a9fe:a9fe",
+        "fe80::5efe:169.254.7.9",
+        "2001:db8::5efe:10.1.2.3",
+        "::ffff:0:10.1.2.3",
+    ):
+        with pytest.raises(EgressDenied):
+            policy.check_address(address, "worker")
+
+
+def test_an_ipv6_network_is_allowed_with_whatever_is_inside() -> None:
+    EgressPolicy(allow=["64:ff9b:1::/48"]).check_address("64:ff9b:1::169.254.169.254", "worker")
 
 
 def test_names_are_denied_before_any_lookup() -> None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from counterfoil.domain.steps import RateLimit, WorkDefaults
 from counterfoil.settings import ApiKey, Settings, SettingsError, describe_settings, is_loopback, load_settings
 
-KEY = "ops:admin:s3cret"
+KEY = "ops:admin:s3cret-0123456789"
 SIGNING_SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
 
 
@@ -219,12 +219,12 @@ class TestSingleSettings:
         assert "must be an IP address or a host name" in faults(host=host, api_keys=KEY)
 
     def test_keys_are_parsed_and_secrets_may_hold_colons(self) -> None:
-        settings = load_settings(api_keys="a:viewer:one, b-2:operator:t:w:o,c:reviewer:three,d:admin:four")
+        text = "a:viewer:one-0123456789-ab, b-2:operator:t:w:o-0123456789,c:reviewer:16-characters-ok"
+        settings = load_settings(api_keys=text)
         assert settings.keys == [
-            ApiKey("a", "viewer", "one"),
-            ApiKey("b-2", "operator", "t:w:o"),
-            ApiKey("c", "reviewer", "three"),
-            ApiKey("d", "admin", "four"),
+            ApiKey("a", "viewer", "one-0123456789-ab"),
+            ApiKey("b-2", "operator", "t:w:o-0123456789"),
+            ApiKey("c", "reviewer", "16-characters-ok"),
         ]
         assert load_settings().keys == []
 
@@ -237,8 +237,10 @@ class TestSingleSettings:
             (f"{KEY},", "entry 2 must be name:role:secret"),
             ("a:admin:s3cret\u00e9", "entry 1 must be name:role:secret"),
             ("a:root:s3cret", "entry 1 has an unknown role; must be one of viewer, operator, reviewer, admin"),
-            (f"{KEY},ops:viewer:other", "two keys have the same name"),
-            (f"{KEY},two:viewer:s3cret", "two keys have the same secret"),
+            (f"{KEY},ops:viewer:another-0123456789", "two keys have the same name"),
+            (f"{KEY},two:viewer:s3cret-0123456789", "two keys have the same secret"),
+            ("ops:admin:s", "the secret of key ops is too short: it needs at least 16 characters"),
+            (f"{KEY},ci:viewer:s3cret-12345678", "the secret of key ci is too short: it needs at least 16 characters"),
         ],
     )
     def test_wrong_keys_are_refused_without_being_repeated(self, text: str, fault: str) -> None:

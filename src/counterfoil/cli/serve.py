@@ -19,7 +19,19 @@ if TYPE_CHECKING:
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Directory for database and secrets.")
 @click.option("--store", help="sqlite:///path or postgresql://... (default: a SQLite file in the data directory).")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Settings file (TOML).")
-def serve(host: str | None, port: int | None, data: Path | None, store: str | None, config: Path | None) -> None:
+@click.option(
+    "--new-receipt-secret",
+    is_flag=True,
+    help="Start although the secret that signed receipts is gone, and give up the receipts that are out.",
+)
+def serve(
+    host: str | None,
+    port: int | None,
+    data: Path | None,
+    store: str | None,
+    config: Path | None,
+    new_receipt_secret: bool,
+) -> None:
     """Run the engine until SIGTERM or Ctrl-C.
 
     Settings come from these flags, then the environment (COUNTERFOIL_*), then the file, then defaults.
@@ -27,7 +39,7 @@ def serve(host: str | None, port: int | None, data: Path | None, store: str | No
     from counterfoil.app import serve as serve_until_stopped
 
     settings = settings_from(config, host=host, port=port, data=data, store=store)
-    raise click.exceptions.Exit(serve_until_stopped(settings))
+    raise click.exceptions.Exit(serve_until_stopped(settings, new_receipt_secret=new_receipt_secret))
 
 
 def settings_from(config: Path | None, **flags: Any) -> Settings:

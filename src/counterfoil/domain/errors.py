@@ -64,7 +64,9 @@ CounterfoilError
 ├── Unavailable             not now: try again, nothing was recorded
 └── InternalError           a fault of the engine, never of the client
 
-The domain raises them; ``server/problems.py`` alone knows their HTTP statuses.
+The domain raises them; ``server/problems.py`` alone knows their HTTP statuses. No message and no detail repeats a value
+that a caller sent, an id that names nothing included: it says the place. Ids of records that exist may be named, and
+the names that a definition gives to its own parts.
 """
 
 from __future__ import annotations

@@ -125,9 +125,11 @@ NO_PLAN = Plan([], [], {}, {}, {}, {})
 
 def make_plan(register: Register, goals: Iterable[str], given: Collection[str]) -> Plan:
     """The plan for these goals with these names given; UnknownStep, UnreachableGoal or PlanCycle if there is none."""
+    goals = tuple(goals)
     key = (tuple(dict.fromkeys(goals)), frozenset(given))
     plan = register.plans.get(key)
     if plan is None:
+        register.refuse_unknown(goals)
         plan = _Planner(register, *key).plan()
         register.keep(key, plan)
     return plan
@@ -140,8 +142,6 @@ class _Planner:
         self._register = register
         self._goals = goals
         self._given = given
-        for step_id in goals:
-            self._definition(step_id)
         self._round = self._rounds(self._looked_back())
         """Who can run at all, and how early."""
 
@@ -157,7 +157,7 @@ class _Planner:
     def _definition(self, step_id: str) -> StepDefinition:
         version = self._register.steps.get(step_id)
         if version is None:
-            raise UnknownStep(f"no step is registered as {step_id}", step_id=step_id)
+            raise UnknownStep("a step that another one waits for is not registered", step_id=step_id)
         return version.definition
 
     def _required(self, step_id: str) -> list[str]:

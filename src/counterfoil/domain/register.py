@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from counterfoil.domain.errors import UnknownStep
 from counterfoil.domain.model import StepVersion
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ class Register:
         for name, providers in self._providers.items():
             providers.sort(key=lambda step_id: (-self.priority(step_id, name), step_id))
         self.plans: dict[tuple[tuple[str, ...], frozenset[str]], Plan] = {}
+
+    def refuse_unknown(self, goals: Sequence[str]) -> None:
+        """UnknownStep with the places of goals that are no steps: their ids are values that a caller sent."""
+        unknown = [f"goals.{place}" for place, step_id in enumerate(goals) if step_id not in self.steps]
+        if unknown:
+            errors = [{"place": place, "message": "no step is registered with this id"} for place in unknown]
+            raise UnknownStep("a goal is no registered step", errors=errors)
 
     def providers(self, name: str) -> list[str]:
         """Who gives a value: the one with the highest priority first, the smaller step id among equals."""

@@ -14,6 +14,7 @@ from pydantic.functional_validators import AfterValidator
 from counterfoil.domain.approval_terms import ApprovalTerms
 from counterfoil.domain.attributes import YEAR_MS, Attribute, Definition
 from counterfoil.domain.predicates import Predicate
+from counterfoil.domain.urls import is_masked
 
 STEP_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
 HOUR_MS = 3_600_000
@@ -46,6 +47,8 @@ def _not_yet(value: Any) -> Any:
     return value
 
 
+STEP_URLS = ("endpoint", "cancel_url", "status_url")
+"""What a step, and what undoes it, may be called at. Passwords in them are not shown (see ``urls``)."""
 HttpUrl = Annotated[str, Field(max_length=2048), AfterValidator(_http_url)]
 NotYet = Annotated[None, BeforeValidator(_not_yet)]
 """A field of the contract whose feature does not exist yet: refused rather than ignored."""
@@ -283,6 +286,13 @@ class StepDefinition(Definition):
     def fail_fast(self) -> bool:
         """Whether the step fails with its first item that does."""
         return not self.fans_out or self.fan_out.on_failure == "fail_fast"
+
+    def masked_urls(self) -> list[str]:
+        """The places of URLs that were shown with their password masked, and cannot be called like that."""
+        found = {name: getattr(self, name) for name in STEP_URLS}
+        if self.compensate is not None:
+            found["compensate.endpoint"] = self.compensate.endpoint
+        return [place for place, url in found.items() if url is not None and is_masked(url)]
 
     def undoing(self) -> StepDefinition:
         """The step that undoes this one, as a definition of its own: it is dispatched, retried and reported alike."""

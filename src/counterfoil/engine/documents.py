@@ -10,8 +10,9 @@ from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.domain.model import GATED
 from counterfoil.domain.planning import Plan
 from counterfoil.domain.schedules import Schedule
-from counterfoil.domain.steps import StepDefinition, WorkDefaults
+from counterfoil.domain.steps import STEP_URLS, StepDefinition, WorkDefaults
 from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.domain.urls import mask_url
 from counterfoil.store.protocol import Row
 
 Document = dict[str, Any]
@@ -32,12 +33,14 @@ def step_document(row: Row, defaults: WorkDefaults) -> Document:
 def registered_step(
     step_id: str, version: str, definition: StepDefinition, defaults: WorkDefaults, created_at: int, updated_at: int
 ) -> Document:
-    """A definition with everything that it inherits, as it will be used."""
+    """A definition with everything that it inherits, as it will be used; passwords in its URLs are masked."""
     document = definition.model_dump(mode="json", by_alias=True)
     document["attributes"] = {
         name: attribute.model_dump(mode="json", by_alias=True, exclude_unset=True)
         for name, attribute in definition.attributes.items()
     }
+    for place in (document, document["compensate"] or {}):
+        place.update({name: mask_url(place[name]) for name in STEP_URLS if place.get(name)})
     document["name"] = definition.name or step_id
     document["work"] = definition.work.resolve(defaults).model_dump(mode="json")
     return {

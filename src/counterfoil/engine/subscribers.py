@@ -8,6 +8,7 @@ from typing import Any
 from counterfoil.domain.subscription_errors import UnknownSubscription
 from counterfoil.domain.subscriptions import SUBSCRIPTION_ID_PATTERN, Delivery, Subscription, SubscriptionDefinition
 from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.domain.urls import mask_url
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.documents import Document, fragment
 from counterfoil.engine.reading import Listed, not_a_cursor, numeric_cursor, read, read_list
@@ -78,6 +79,7 @@ def subscription_document(subscription: Subscription) -> Document:
     return {
         "subscription_id": subscription.subscription_id,
         **subscription.definition.model_dump(mode="json"),
+        "url": mask_url(subscription.definition.url),
         "note": subscription.note,
         "created_at": rfc3339(subscription.created_at),
         "updated_at": rfc3339(subscription.updated_at),

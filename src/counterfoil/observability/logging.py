@@ -1,4 +1,4 @@
-"""Structured logs: pretty on a terminal, JSON otherwise, and never a receipt token.
+"""Structured logs: pretty on a terminal, JSON otherwise, and never a receipt token or the password of a URL.
 
 Invariant: every record of this process, ours or a library's, passes ``redact_event`` before it is written. A token is
 a credential wherever it turns up: in a path, a message, the text of an exception, percent-encoded or not.
@@ -20,6 +20,7 @@ from aiohttp.web_response import StreamResponse
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from counterfoil.domain.redaction import REDACTED
+from counterfoil.domain.urls import mask_credentials
 from counterfoil.settings import Settings
 
 ACCESS_LOGGER = "aiohttp.access"
@@ -38,8 +39,8 @@ _WEBHOOK = re.compile(rf"({_SLASH}webhook(?:{_SLASH}+{_SEGMENT}){{2}}{_SLASH}+){
 
 
 def redact(text: str) -> str:
-    """The text without receipt tokens; the work id in front of a signature stays, it is no secret."""
-    return _SIGNATURE.sub(rf"\1{REDACTED}", _WEBHOOK.sub(rf"\1{REDACTED}", text))
+    """The text without receipt tokens and passwords in URLs; the work id in front of a signature is no secret."""
+    return _SIGNATURE.sub(rf"\1{REDACTED}", _WEBHOOK.sub(rf"\1{REDACTED}", mask_credentials(text)))
 
 
 def redact_path(path: str) -> str:

@@ -28,6 +28,7 @@ from counterfoil.server.routes.webhook import webhook_routes
 from counterfoil.server.routes.work import work_routes
 from counterfoil.server.routes.workflow_steps import workflow_step_routes
 from counterfoil.server.routes.workflows import workflow_routes
+from counterfoil.server.throttle import KeyThrottle
 from counterfoil.settings import Settings
 
 _NAME = re.compile(r"\{(\w+)\}")
@@ -38,8 +39,9 @@ def create_web_app(engine: EngineFacade, settings: Settings) -> web.Application:
     keys = KeyRing(settings.keys)
     api = api_routes(engine)
     app = web.Application(client_max_size=settings.max_body_bytes)
-    app.on_shutdown.append(_waiting_ends(engine))
-    register(app, [*api, *docs_routes(), openapi_route(api, with_keys=bool(keys))], Guard(keys), engine)
+    throttle = KeyThrottle()
+    app.on_shutdown.append(_waiting_ends(engine, throttle))
+    register(app, [*api, *docs_routes(), openapi_route(api, with_keys=bool(keys))], Guard(keys, throttle), engine)
     return app
 
 
@@ -74,7 +76,8 @@ def register(app: web.Application, routes: Iterable[Route], guard: Guard, engine
             for method in (route.method, "HEAD") if route.method == "GET" else (route.method,):
                 resource.add_route(method, handler, expect_handler=_expect)
                 allowed.add(method)
-        resource.add_route("OPTIONS", _options(", ".join(sorted(allowed))))
+        bare = any(route.bare for route in members)
+        resource.add_route("OPTIONS", _options(", ".join(sorted(allowed)), None if bare else guard))
 
 
 def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
@@ -82,7 +85,7 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
     handler, roles, changes, open_on_loopback = route.handler, route.roles, route.changes, route.open_on_loopback
 
     async def guarded_handler(request: web.Request) -> web.StreamResponse:
-        request[CALLER] = guard.check(request, roles, open_on_loopback=open_on_loopback)
+        request[CALLER] = await guard.admit(request, roles, open_on_loopback=open_on_loopback)
         if changes:
             if not engine.accepting:
                 raise Unavailable("the engine is stopping")
@@ -99,8 +102,10 @@ def _refuse_receipts(request: web.Request) -> None:
             raise InvalidInput(errors=[{"place": name, "message": "a receipt is a credential, and no id"}])
 
 
-def _options(allowed: str) -> Handler:
-    async def options(request: web.Request) -> web.Response:  # noqa: ARG001
+def _options(allowed: str, guard: Guard | None) -> Handler:
+    async def options(request: web.Request) -> web.Response:
+        if guard is not None:
+            guard.refuse_forwarded(request)
         response = empty_response()
         response.headers["Allow"] = allowed
         return response
@@ -119,10 +124,11 @@ async def _expect(request: web.Request) -> None:
         request.writer.output_size = 0  # the answer has not begun yet
 
 
-def _waiting_ends(engine: EngineFacade) -> Callable[[web.Application], Awaitable[None]]:
-    """When the server stops, streams and long polls end by themselves instead of being cut off."""
+def _waiting_ends(engine: EngineFacade, throttle: KeyThrottle) -> Callable[[web.Application], Awaitable[None]]:
+    """When the server stops, streams, long polls and late answers end by themselves instead of being cut off."""
 
     async def end_waiting(app: web.Application) -> None:  # noqa: ARG001
         engine.feed.close()
+        throttle.release()
 
     return end_waiting

@@ -1,8 +1,9 @@
 """Who may do what: API keys with roles, and a guard against browsers that were talked into a request.
 
 The socket's peer address is the only one that counts; headers of proxies can take a privilege away, never give one.
-Without keys the engine serves loopback only, and then the danger is a page in a browser on the same machine: it is
-told apart by its ``Origin``, and by a ``Host`` that is no loopback name (DNS rebinding).
+Without keys the engine serves loopback only, and then there are two dangers. A page in a browser on the same machine is
+told apart by its ``Origin``, and by a ``Host`` that is no loopback name (DNS rebinding). A proxy on the same machine
+would make every caller in the world a local one: requests with forwarding headers are refused.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from aiohttp import web
 
 from counterfoil.domain.approving import NOBODY
 from counterfoil.domain.errors import Forbidden, Unauthenticated
+from counterfoil.server.throttle import KeyThrottle
 from counterfoil.settings import ROLES, ApiKey, Role
 
 READERS: frozenset[Role] = frozenset(ROLES)
@@ -29,7 +31,8 @@ ADMINS: frozenset[Role] = frozenset({"admin"})
 CALLER: web.RequestKey[str] = web.RequestKey("caller", str)
 """Whose key a request came with: who starts, asks, reviews and changes is told by it, never by a body."""
 
-PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+PROXY_HEADERS = frozenset({"forwarded", "x-real-ip", "via"})
+PROXY_HEADER_PREFIX = "x-forwarded"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -77,13 +80,26 @@ class KeyRing:
 class Guard:
     """Lets a request through to a route, or raises Unauthenticated or Forbidden."""
 
-    def __init__(self, keys: KeyRing) -> None:
+    def __init__(self, keys: KeyRing, throttle: KeyThrottle | None = None) -> None:
         self._keys = keys
+        self._throttle = throttle or KeyThrottle()
+
+    async def admit(
+        self, request: web.Request, roles: frozenset[Role] | None, *, open_on_loopback: bool = False
+    ) -> str:
+        """The same as ``check``; the refusal of a wrong key may come late. A right key never waits."""
+        try:
+            return self.check(request, roles, open_on_loopback=open_on_loopback)
+        except Unauthenticated:
+            if "Authorization" in request.headers:
+                await self._throttle.failed(request.remote)
+            raise
 
     def check(self, request: web.Request, roles: frozenset[Role] | None, *, open_on_loopback: bool = False) -> str:
         """The name of the key that asks. ``roles`` may use the route; None: everybody may."""
+        self.refuse_forwarded(request)
         self._refuse_foreign_pages(request)
-        if roles is None or not self._keys or (open_on_loopback and is_local(request)):
+        if roles is None or not self._keys or (open_on_loopback and is_local(request) and names_loopback(request)):
             return NOBODY  # whoever can reach loopback
         given = request.headers.getall("Authorization", [])
         key = self._keys.key_of(given[0]) if len(given) == 1 else None
@@ -93,12 +109,20 @@ class Guard:
             raise Forbidden(needs=sorted(roles))
         return key.name
 
+    def refuse_forwarded(self, request: web.Request) -> None:
+        """Without keys whoever reaches the engine is its admin: behind a proxy, that is everybody."""
+        if not self._keys and is_forwarded(request):
+            raise Forbidden(
+                "this request came through a proxy (it carries forwarding headers), and without API keys the engine "
+                "serves this machine only; set api_keys (COUNTERFOIL_API_KEYS) to serve it behind a proxy"
+            )
+
     def _refuse_foreign_pages(self, request: web.Request) -> None:
         host = request.headers.get("Host", "")
         origin = request.headers.get("Origin")
         if origin is not None and not same_origin(origin, host):
             raise Forbidden("a page of another origin may not use this API")
-        if not self._keys and host and not is_loopback_name(_split(f"//{host}")):
+        if not self._keys and not names_loopback(request):
             raise Forbidden(
                 "without API keys the engine answers to loopback names only, such as localhost; "
                 "configure API keys to serve it under another name"
@@ -112,7 +136,19 @@ def is_local(request: web.Request) -> bool:
     except ValueError:
         return False
     mapped = peer.ipv4_mapped if isinstance(peer, ipaddress.IPv6Address) else None
-    return (mapped or peer).is_loopback and not any(header in request.headers for header in PROXY_HEADERS)
+    return (mapped or peer).is_loopback and not is_forwarded(request)
+
+
+def is_forwarded(request: web.Request) -> bool:
+    """Whether a proxy says that it has passed the request on."""
+    names = (name.lower() for name in request.headers)
+    return any(name in PROXY_HEADERS or name.startswith(PROXY_HEADER_PREFIX) for name in names)
+
+
+def names_loopback(request: web.Request) -> bool:
+    """Whether the request is for a loopback name. Without a ``Host`` it is from no browser, so for none of a page."""
+    host = request.headers.get("Host", "")
+    return not host or is_loopback_name(_split(f"//{host}"))
 
 
 def same_origin(origin: str, host: str) -> bool:

@@ -76,7 +76,8 @@ class Settings(BaseSettings):
     api_keys: str = Field(
         "",
         repr=False,
-        description="API keys, name:role:secret, comma separated; roles: viewer, operator, reviewer, admin.",
+        description="API keys, name:role:secret, comma separated; roles: viewer, operator, reviewer, admin; "
+        "secrets: 16 characters or more.",
     )
     receipt_secrets: str = Field(
         "",

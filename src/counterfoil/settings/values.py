@@ -14,6 +14,8 @@ from pydantic_settings import NoDecode
 
 Role = Literal["viewer", "operator", "reviewer", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "operator", "reviewer", "admin")
+MIN_KEY_CHARACTERS = 16
+"""Fewer can be guessed."""
 
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -62,6 +64,11 @@ def parse_api_keys(text: str) -> list[ApiKey]:
         known = next((each for each in ROLES if each == role), None)
         if known is None:
             raise refused(f"entry {place} has an unknown role; must be one of {', '.join(ROLES)}")
+        if len(secret) < MIN_KEY_CHARACTERS:
+            raise refused(
+                f"the secret of key {name} is too short: it needs at least {MIN_KEY_CHARACTERS} characters; "
+                "counterfoil keys new makes one"
+            )
         keys.append(ApiKey(name, known, secret))
     return keys
 

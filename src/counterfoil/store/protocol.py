@@ -69,6 +69,13 @@ class Store(Backend, Nodes, Protocol):
         """The same, up to the first row with which the texts of all rows have so many bytes, that row included."""
         ...
 
-    async def receipt_secret(self, proposed: str) -> str | None:
-        """The secret that the nodes of this store share: the first one proposed; None: the store keeps none."""
+    async def receipt_secret(self, proposed: str | None) -> str | None:
+        """The secret that the nodes of this store share: the first one proposed; None: the store keeps none.
+
+        Without a proposal: the one that there is, if any.
+        """
+        ...
+
+    async def note_receipt_secret(self, check: str, dropped: Sequence[str], now: int) -> None:
+        """Remember that this node signs with the secret of a check value from now on, and forget others."""
         ...

@@ -186,6 +186,7 @@ class _HaltingStore:
         self.leave = store.leave
         self.notify = store.notify
         self.receipt_secret = store.receipt_secret
+        self.note_receipt_secret = store.note_receipt_secret
         self.point: CrashPoint | None = None
         self.reached = asyncio.Event()
         self._store = store

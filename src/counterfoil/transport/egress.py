@@ -19,6 +19,8 @@ from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from counterfoil.transport.embedded import embedded
+
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
@@ -45,8 +47,6 @@ DENIED_BY_DEFAULT: tuple[Network, ...] = tuple(
 destination: ContextVar[str] = ContextVar("destination", default="")
 """The host name that the present request is for: a socket is made from an address, which does not tell it."""
 
-_NAT64 = IPv6Network("64:ff9b::/96")
-_COMPATIBLE = IPv6Network("::/96")
 _HOST_PATTERN = re.compile(r"(\*\.)?(?=.*[a-z_])[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _LOOKUPS_AT_ONCE = 32
 
@@ -79,12 +79,13 @@ class EgressPolicy:
     def check_address(self, address: Address | str, host: str) -> None:
         """Raise EgressDenied for an address that may not be connected to on behalf of this host."""
         faces = _faces(ip_address(address))
-        if _within(faces, self._denied_networks):
+        if any(_within(face, self._denied_networks) for face in faces):
             raise EgressDenied
-        if _listed(_normal(host), self._allowed_hosts) or _within(faces, self._allowed_networks):
+        if _listed(_normal(host), self._allowed_hosts) or _within(faces[0], self._allowed_networks):
             return
-        if _within(faces, DENIED_BY_DEFAULT):
-            raise EgressDenied
+        for face in faces:  # one that is allowed does not vouch for the others
+            if _within(face, DENIED_BY_DEFAULT) and not _within(face, self._allowed_networks):
+                raise EgressDenied
 
     def make_socket(self, address_info: tuple[Any, ...]) -> socket.socket:
         """Make the socket of a connection, if it may be made (the ``socket_factory`` of aiohttp's connector)."""
@@ -175,15 +176,10 @@ def _listed(name: str, hosts: frozenset[str]) -> bool:
     return False
 
 
-def _within(faces: tuple[Address, ...], networks: tuple[Network, ...]) -> bool:
-    return any(face in network for face in faces for network in networks)
+def _within(address: Address, networks: tuple[Network, ...]) -> bool:
+    return any(address in network for network in networks)
 
 
 def _faces(address: Address) -> tuple[Address, ...]:
-    """The address, and the IPv4 address that it carries inside, if any: what is said of either counts."""
-    if isinstance(address, IPv4Address):
-        return (address,)
-    inner = address.ipv4_mapped or address.sixtofour
-    if inner is None and (address in _NAT64 or (address in _COMPATIBLE and int(address) > 0xFFFF)):
-        inner = IPv4Address(int(address) & 0xFFFFFFFF)
-    return (address,) if inner is None else (address, inner)
+    """The address, and the IPv4 addresses that it carries inside: the rules hold for each of them."""
+    return (address,) if isinstance(address, IPv4Address) else (address, *embedded(address))

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from counterfoil.domain.errors import InvalidStep, PayloadTooLarge, UnknownStep, UnsupportedMediaType
 from counterfoil.domain.steps import STEP_ID_PATTERN, StepDefinition
+from counterfoil.domain.urls import MASKED_FAULT
 from counterfoil.server.answers import StepDocument, StepsPage, empty_response, json_response
 from counterfoil.server.auth import ADMINS
 from counterfoil.server.requests import read_model
@@ -34,6 +35,8 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
             raise InvalidStep("the step id is not valid", errors=[{"place": "step_id", "message": fault}])
         definition = await read_model(request, StepDefinition, InvalidStep)
+        if masked := definition.masked_urls():
+            raise InvalidStep(errors=[{"place": place, "message": MASKED_FAULT} for place in masked])
         document, created = await engine.put_step(step_id, definition)
         return json_response(document, 201 if created else 200)
 
@@ -63,7 +66,8 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             tag="steps",
             summary="Register a step, or change it",
             description="Fields of `work` that are left out are inherited from the engine's defaults. Flows that run "
-            "already keep the definition that they were started with.",
+            "already keep the definition that they were started with. Passwords in URLs are used and never shown: an "
+            "answer has `http://user:***@host/`, which is refused when it is put back.",
             request=StepDefinition,
             example=EXAMPLE,
             answers={

@@ -14,6 +14,7 @@ from counterfoil.domain.subscription_errors import (
     UnknownSubscription,
 )
 from counterfoil.domain.subscriptions import SUBSCRIPTION_ID_PATTERN, SubscriptionDefinition
+from counterfoil.domain.urls import MASKED_FAULT, is_masked
 from counterfoil.server import subscription_answers as answers
 from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import ADMINS
@@ -47,6 +48,8 @@ def _definitions(engine: EngineFacade) -> list[Route]:
             place = {"place": "subscription_id", "message": fault}
             raise InvalidSubscription("the subscription id is not valid", errors=[place])
         definition = await read_model(request, SubscriptionDefinition, InvalidSubscription)
+        if is_masked(definition.url):
+            raise InvalidSubscription(errors=[{"place": "url", "message": MASKED_FAULT}])
         document, created = await engine.subscribers.put(subscription_id, definition)
         return json_response(document, 201 if created else 200)
 

@@ -80,6 +80,21 @@ RETURNING (SELECT count(*) FROM nodes AS n WHERE n.node_id <> $1 AND n.lease_unt
 -- Give a lease back: whatever its holder left behind is anybody's at once.
 UPDATE nodes SET lease_until = clock_timestamp() WHERE node_id = $1 AND lease_until > clock_timestamp();
 
+-- name: begin_signing
+-- The first secret that is ever noted has signed what a database of an earlier version holds.
+INSERT INTO receipt_checks (check_value, signs_from, signs_until)
+VALUES ($1, CASE WHEN EXISTS (SELECT 1 FROM receipt_checks) THEN $2::bigint ELSE 0 END, $3)
+ON CONFLICT (check_value) DO UPDATE
+SET signs_until = greatest(receipt_checks.signs_until, excluded.signs_until);
+
+-- name: end_signing
+-- Secrets that nodes no longer accept, and, of a copied database, the one of the engine that was stopped for it.
+WITH dropped AS (DELETE FROM receipt_checks WHERE check_value = ANY($1::text[]))
+UPDATE receipt_checks SET signs_until = $2 WHERE signs_until IS NULL AND check_value <> ALL($1::text[]);
+
+-- name: go_on_signing
+UPDATE receipt_checks SET signs_until = greatest(signs_until, $2) WHERE check_value = $1;
+
 -- name: find_entry
 -- Whether the journal holds this very entry, under this number if there is one: how a commit in doubt is read back.
 SELECT count(*) FROM journal

@@ -349,3 +349,11 @@ CREATE INDEX open_work_failed ON open_work (step_id, recorded_at) WHERE status =
 CREATE INDEX open_work_gated ON open_work (ordinal) WHERE version = 'gate' AND status IN ('active', 'not_completed');
 -- What waits for an approval.
 CREATE INDEX open_work_held ON open_work (ordinal) WHERE status = 'held';
+
+-- Which secrets have signed receipts, told by a keyed digest (never the secret itself), and in which time: work that was
+-- sent then needs them. A node moves the end of the one that it signs with on while it lives.
+CREATE TABLE receipt_checks (
+    check_value TEXT COLLATE "C" PRIMARY KEY,
+    signs_from  BIGINT NOT NULL,
+    signs_until BIGINT
+);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
@@ -36,6 +36,9 @@ from counterfoil.store.protocol import LONG_BYTES, Page, Row, text_size
 
 STATEMENT_SECONDS = 30.0
 """A query that takes longer than this is given up, though the server be there (see store/postgres/pulse.py)."""
+
+SIGNING_MS = 120_000
+"""How far ahead of its lease a node notes that it signs receipts: for that long, clocks of nodes may differ."""
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +86,8 @@ class PostgresStore:
         """How many columns the queries give that were asked for by pages."""
         self._listener = Listener(Access(listen_dsn or dsn, 0), self._hear)
         self._closed = True
+        self._signs_with: str | None = None
+        self._signs_until = 0
         self.heard: Callable[[str], None] = lambda message: None
 
     async def open(self) -> None:
@@ -231,6 +236,7 @@ class PostgresStore:
         await self._fetch(self._keeper, COORDINATION["join_nodes"], node_id, lease_ms)
 
     async def renew(self, node_id: str, lease_ms: int) -> int | None:
+        await self._go_on_signing(lease_ms)
         rows = await self._fetch(self._keeper, COORDINATION["renew_lease"], node_id, lease_ms)
         return rows[0][0] if rows else None
 
@@ -243,12 +249,27 @@ class PostgresStore:
     def _hear(self, message: str) -> None:
         self.heard(message)
 
-    async def receipt_secret(self, proposed: str) -> str | None:
-        await self._fetch(
-            self._keeper, "INSERT INTO receipt_secret (secret) VALUES ($1) ON CONFLICT DO NOTHING", proposed
-        )
-        secret: str = (await self._fetch(self._keeper, "SELECT secret FROM receipt_secret"))[0][0]
-        return secret
+    async def receipt_secret(self, proposed: str | None) -> str | None:
+        if proposed is not None:
+            await self._fetch(
+                self._keeper, "INSERT INTO receipt_secret (secret) VALUES ($1) ON CONFLICT DO NOTHING", proposed
+            )
+        rows = await self._fetch(self._keeper, "SELECT secret FROM receipt_secret")
+        return rows[0][0] if rows else None
+
+    async def note_receipt_secret(self, check: str, dropped: Sequence[str], now: int) -> None:
+        self._signs_with, self._signs_until = check, now + SIGNING_MS
+        await self._fetch(self._keeper, COORDINATION["begin_signing"], check, now, self._signs_until)
+        await self._fetch(self._keeper, COORDINATION["end_signing"], list(dropped), now)
+
+    async def _go_on_signing(self, lease_ms: int) -> None:
+        """Keep the noted end ahead of the lease: without one nothing is sent, so nothing is signed behind it."""
+        now = self._clock()
+        if self._signs_with is None or self._signs_until > now + lease_ms + SIGNING_MS // 2:
+            return
+        until = now + lease_ms + SIGNING_MS
+        await self._fetch(self._keeper, COORDINATION["go_on_signing"], self._signs_with, until)
+        self._signs_until = until
 
     async def _look_at_server(self, connection: Connection) -> None:
         """What whoever runs it should know: a server that may lose commits, a pooler that may lose statements."""

@@ -738,6 +738,19 @@ ORDER BY ordinal LIMIT :limit;
 -- name: receipt_status
 SELECT w.status, w.attempt, w.deadline_at, w.recorded_at FROM work AS w WHERE w.work_id = :work_id;
 
+-- name: receipt_checks
+SELECT check_value, signs_from, signs_until FROM receipt_checks ORDER BY signs_from, check_value;
+
+-- name: receipts_out
+-- Work of driven steps that was sent within a time and has no outcome yet, by the version of its step.
+SELECT w.version, count(*) FROM work AS w
+WHERE w.status IN ('active', 'not_completed', 'held') AND w.version <> 'gate'
+    AND w.first_sent_at <= :until AND w.sent_at >= :since
+GROUP BY w.version;
+
+-- name: step_version
+SELECT v.definition FROM step_versions AS v WHERE v.version = :version;
+
 -- name: journal_of_flow
 -- The journal gives entries, of which store/journal.py takes the events: from the one on that holds event :after, all
 -- of whose events may have been seen already, hence one more than events are wanted.

@@ -308,3 +308,11 @@ CREATE INDEX flows_cooperative ON flows (ordinal) WHERE plan = 'cooperative';
 CREATE INDEX work_gated ON work (ordinal) WHERE version = 'gate' AND status IN ('active', 'not_completed');
 -- What waits for an approval.
 CREATE INDEX work_held ON work (ordinal) WHERE status = 'held';
+
+-- Which secrets have signed receipts, told by a keyed digest (never the secret itself), and in which time: work that was
+-- sent then needs them. The one that signs now has no end.
+CREATE TABLE receipt_checks (
+    check_value TEXT PRIMARY KEY,
+    signs_from  INTEGER NOT NULL,
+    signs_until INTEGER
+) STRICT, WITHOUT ROWID;

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -22,6 +22,7 @@ from counterfoil.store.protocol import Page, Row, text_size
 from counterfoil.store.sqlite.connection import Connection, open_reader, open_writer
 from counterfoil.store.sqlite.lock import take_lock
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION, migrate
+from counterfoil.store.sqlite.receipt_checks import note_receipt_secret
 from counterfoil.store.sqlite.transaction import QUERIES, execute
 
 log = structlog.get_logger(__name__)
@@ -132,8 +133,12 @@ class SqliteStore:
     async def notify(self, message: str) -> None:
         self.heard(message)
 
-    async def receipt_secret(self, proposed: str) -> str | None:
+    async def receipt_secret(self, proposed: str | None) -> str | None:
         return None
+
+    async def note_receipt_secret(self, check: str, dropped: Sequence[str], now: int) -> None:
+        writer = self._writer or await self._open_writer()
+        await writer.run(note_receipt_secret, check, dropped, now)
 
     async def _open_writer(self) -> Connection:
         self._writer = await open_writer(self.path)

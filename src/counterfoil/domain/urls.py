@@ -1,0 +1,40 @@
+"""Credentials in URLs: endpoints are called with them, and they are never shown.
+
+``http://user:password@host/`` is shown as ``http://user:***@host/``, and a user without a password, which is a token
+more often than a name, as ``http://***@host/``. What is shown cannot be registered again: a definition that was read,
+changed and put back would otherwise lose its password silently.
+"""
+
+from __future__ import annotations
+
+import re
+
+MASK = "***"
+MASKED_FAULT = "its password is masked, as it is shown: give the real one"
+
+_WITH_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)@", re.DOTALL)
+_PASSWORD_IN_TEXT = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@:]*):[^\s/?#]*@")
+_USER_IN_TEXT = re.compile(r"\b(https?://)[^\s/?#:]+@", re.IGNORECASE)
+
+
+def mask_url(url: str) -> str:
+    """A URL as it is shown."""
+    return _WITH_USER.sub(lambda found: f"{found[1]}{_masked(found[2])}@", url, count=1)
+
+
+def is_masked(url: str) -> bool:
+    """Whether a URL is one that was shown, and so none that can be called."""
+    found = _WITH_USER.match(url)
+    return found is not None and found[2] == _masked(found[2])
+
+
+def mask_credentials(text: str) -> str:
+    """Any text with the credentials of what looks like a URL masked; rather too much of it than too little."""
+    if "@" not in text or "://" not in text:
+        return text
+    return _USER_IN_TEXT.sub(rf"\1{MASK}@", _PASSWORD_IN_TEXT.sub(rf"\1:{MASK}@", text))
+
+
+def _masked(userinfo: str) -> str:
+    user, colon, _ = userinfo.partition(":")
+    return f"{user}:{MASK}" if colon else MASK

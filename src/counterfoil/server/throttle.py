@@ -1,0 +1,96 @@
+"""Wrong API keys are answered late: guessing is slowed down, callers with a right key never wait.
+
+Failures are counted by peer address in a leaky bucket. Memory is bounded, and so is the number of answers that are held
+back: beyond it a wrong key is answered at once, because a late answer keeps a connection open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+FREE_FAILURES = 10
+"""Wrong keys from one address that are answered at once."""
+FORGIVEN_SECONDS = 10.0
+"""One failure of an address is forgotten in this time."""
+FIRST_DELAY_SECONDS = 0.1
+LONGEST_DELAY_SECONDS = 5.0
+COUNTED_FAILURES = FREE_FAILURES + 16
+"""More are not counted: an address is forgiven within a few minutes, whatever it did."""
+PEERS_KEPT = 4_096
+LATE_ANSWERS = 64
+LATE_ANSWERS_PER_PEER = 8
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Peer:
+    failures: float = 0.0
+    at: float = 0.0
+    late: int = 0
+
+
+class KeyThrottle:
+    """Delays the answers to wrong keys, by peer address: IPv4 as it is, IPv6 by its network of 64 bits."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._peers: OrderedDict[str, _Peer] = OrderedDict()
+        self._late = 0
+        self._released = asyncio.Event()
+
+    async def failed(self, address: str | None) -> None:
+        """Count a wrong key, and return when it may be answered."""
+        delay = self.delay(address)
+        peer = self._peers[_network_of(address)]
+        if not delay or self._late >= LATE_ANSWERS or peer.late >= LATE_ANSWERS_PER_PEER or self._released.is_set():
+            return
+        self._late += 1
+        peer.late += 1
+        try:
+            async with asyncio.timeout(delay):
+                await self._released.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._late -= 1
+            peer.late -= 1
+
+    def release(self) -> None:
+        """Answer everything that is held back, and hold nothing back from now on: the server stops."""
+        self._released.set()
+
+    def delay(self, address: str | None) -> float:
+        """Count a wrong key; the seconds by which its answer is to be late."""
+        now, network = self._clock(), _network_of(address)
+        peer = self._peers.setdefault(network, _Peer(at=now))
+        self._peers.move_to_end(network)
+        if len(self._peers) > PEERS_KEPT:
+            self._peers.popitem(last=False)
+        left = max(0.0, peer.failures - (now - peer.at) / FORGIVEN_SECONDS)
+        peer.failures, peer.at = min(left + 1, COUNTED_FAILURES), now
+        excess = peer.failures - FREE_FAILURES
+        if excess <= 0:
+            return 0.0
+        if left <= FREE_FAILURES:
+            log.warning("wrong_api_keys", peer=network, note="further wrong keys from this address are answered late")
+        return min(FIRST_DELAY_SECONDS * 2 ** (excess - 1), LONGEST_DELAY_SECONDS)
+
+
+def _network_of(address: str | None) -> str:
+    try:
+        parsed = ipaddress.ip_address(address or "")
+    except ValueError:
+        return ""
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
