@@ -29,8 +29,7 @@ LEFT_OUT = "positive_data_acceptance"
 async def test_every_answer_is_as_documented(
     engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint, tmp_path: Path, aim: str
 ) -> None:
-    """Ids out of thin air seldom hit anything, so one run is given those of a work item that waits for its callback.
-    """
+    """Ids out of thin air seldom hit anything, so one run is given those of a work item that waits for its callback."""
     api = client_of(engine)
     await api.put_step("job", endpoint.url("/job"))
     flow_id = await api.start("job", init={"a": 1})

@@ -30,6 +30,8 @@ from counterfoil.server.routes.workflows import workflow_routes
 from counterfoil.settings import Settings
 
 _NAME = re.compile(r"\{(\w+)\}")
+_RECEIPT = re.compile(r"[0-9a-f]{32}\.[A-Za-z0-9_-]{43}")
+"""The form of a receipt token, with the ids that the engine gives to work."""
 
 
 def create_web_app(engine: EngineFacade, settings: Settings) -> web.Application:
@@ -82,11 +84,19 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
 
     async def guarded_handler(request: web.Request) -> web.StreamResponse:
         request[CALLER] = guard.check(request, roles, open_on_loopback=open_on_loopback)
-        if changes and not engine.accepting:
-            raise Unavailable("the engine is stopping")
+        if changes:
+            _refuse_receipts(request)
+            if not engine.accepting:
+                raise Unavailable("the engine is stopping")
         return await handler(request)
 
     return guarded_handler
+
+
+def _refuse_receipts(request: web.Request) -> None:
+    """A receipt is a credential: it must not become the id of something, which everybody is shown."""
+    if any(_RECEIPT.search(text) for text in request.match_info.values()):
+        raise BadRequest("a receipt token stands where an id is expected")
 
 
 def _options(allowed: str) -> Handler:
