@@ -73,9 +73,8 @@ def is_allowed(expression: str) -> bool:
         token = tokens.pop(0) if tokens else ""
         if token == "(":
             found = any_of()
-            if tokens[:1] == [")"]:
-                tokens.pop(0)
-            return found
+            closed = bool(tokens) and tokens.pop(0) == ")"
+            return found and closed
         return token in ALLOWED
 
     def all_of() -> bool:
