@@ -1,4 +1,4 @@
-"""A reason that no column can hold is kept all the same: it must not make the store refuse what others wrote with it."""
+"""A reason that no column can hold is taken all the same, and the store refuses nothing because of it."""
 
 from __future__ import annotations
 
