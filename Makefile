@@ -7,7 +7,7 @@ ARGS ?=
 CHAOS_CYCLES ?= 100
 FUZZ_REQUESTS ?= 100000
 FUZZ_SECONDS ?= 60
-PROPERTY_EXAMPLES ?= 300
+PROPERTY_EXAMPLES ?= 150
 
 # The seed of make fuzz and make chaos, drawn once for the whole run unless it is given: make fuzz SEED=123
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')

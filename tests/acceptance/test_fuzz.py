@@ -24,7 +24,7 @@ LEFT_OUT = "positive_data_acceptance"
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(180 + 3 * float(SECONDS or 0))
 @pytest.mark.parametrize("aim", ["anything", "a real receipt"])
 async def test_every_answer_is_as_documented(
     engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint, tmp_path: Path, aim: str

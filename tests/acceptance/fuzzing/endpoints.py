@@ -18,6 +18,10 @@ Reply = bytes | None
 """All bytes of an answer; None: the connection is closed without one."""
 
 
+USUAL = {"async": 0.85, "cancel": 0.5}
+"""How often an endpoint simply answers 200, by what it is for."""
+
+
 class Endpoints:
     """One server for everything that the engine calls.
 
@@ -80,7 +84,7 @@ class Endpoints:
         self._wallet.take_in(metadata)
         if kind == "echo":
             return _answer(200, body=self._echo(body, metadata))
-        if kind == "cancel" or self._dice.random() < (0.85 if kind == "async" else 0.15):
+        if self._dice.random() < USUAL.get(kind, 0.15):
             return self._usual()
         return self._odd(body)
 
