@@ -55,7 +55,7 @@ class Player:
             self.operator,
             self.schemer,
         ]
-        await self._dice.choices(stories, weights=(40, 24, 16, 8, 4, 3, 2, 3, 0.5))[0]()
+        await self._dice.choices(stories, weights=(40, 24, 16, 8, 4, 3, 2, 3, 1))[0]()
 
     async def settle_in(self) -> None:
         """Register what everything else is about."""
