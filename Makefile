@@ -5,14 +5,26 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 CHAOS_CYCLES ?= 100
+FUZZ_REQUESTS ?= 100000
+FUZZ_SECONDS ?= 60
+PROPERTY_EXAMPLES ?= 150
+
+# The seed of make fuzz and make chaos, drawn once for the whole run unless it is given: make fuzz SEED=123
+SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+override SEED := $(SEED)
 
 # A stamp is newer than what it was installed from, or the installation is repeated.
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+AUDIT := .venv-audit
+INSTALLED_AUDIT := $(AUDIT)/.installed
+RUNTIME := build/runtime
+INSTALLED_RUNTIME := $(RUNTIME)/.installed
+SBOM := build/counterfoil.cdx.json
 SOURCES := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types layers coverage pytest bench chaos format lock clean
+.PHONY: help run test lint types layers coverage pytest bench chaos fuzz audit format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | sort | expand -t 12
@@ -42,20 +54,35 @@ pytest: $(INSTALLED_DEV) ## some tests: make pytest ARGS="tests/unit -k settings
 bench: $(INSTALLED_DEV) ## the ratios of docs/reference/benchmarks.md
 	$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: $(INSTALLED_DEV) ## nodes killed, paused and cut off, a database out of reach for a minute: make chaos CHAOS_CYCLES=500 (some seconds each)
-	CHAOS_CYCLES=$(CHAOS_CYCLES) OUTAGE_SECONDS=60 $(BIN)/pytest tests/acceptance -m chaos --timeout=0 -s $(ARGS)
+chaos: $(INSTALLED_DEV) ## nodes killed, paused and cut off, a database out of reach for a minute: make chaos CHAOS_CYCLES=500 SEED=123
+	@echo "the same again: make chaos SEED=$(SEED)"
+	TEST_SEED=$(SEED) CHAOS_CYCLES=$(CHAOS_CYCLES) OUTAGE_SECONDS=60 \
+		$(BIN)/pytest tests/acceptance -m chaos --timeout=0 -s $(ARGS)
+
+fuzz: $(INSTALLED_DEV) ## hostile requests and other examples of every property, by a random seed: make fuzz FUZZ_REQUESTS=20000 SEED=123
+	@echo "the same again: make fuzz SEED=$(SEED)"
+	TEST_SEED=$(SEED) FUZZ_REQUESTS=$(FUZZ_REQUESTS) FUZZ_SECONDS=$(FUZZ_SECONDS) PROPERTY_EXAMPLES=$(PROPERTY_EXAMPLES) \
+		$(BIN)/pytest -m "fuzz or hypothesis" --hypothesis-seed=$(SEED) --timeout=0 -s $(ARGS)
+
+audit: $(INSTALLED_DEV) $(INSTALLED_AUDIT) $(INSTALLED_RUNTIME) ## licences and known vulnerabilities of what is installed, and an SBOM in build/
+	$(BIN)/python -m tools.licences
+	$(AUDIT)/bin/python -m tools.advisories constraints.txt
+	$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
+		--output-format JSON --output-file $(SBOM) $(RUNTIME)/bin/python
+	@echo "$(SBOM): CycloneDX, of an installation of counterfoil[postgres]"
 
 format: $(INSTALLED_DEV) ## put the code in shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The tools of make audit are left out on purpose: what they check does not depend on them, and they should be the newest.
 lock: $(INSTALLED_DEV) ## renew constraints.txt: the newest versions that pyproject.toml allows
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --extra dev \
 		--no-header --no-annotate --no-emit-index-url pyproject.toml --output-file constraints.txt
 
 clean: ## remove the virtual environment and what the tools left
-	rm -rf $(VENV) dist build htmlcov .coverage .coverage.* .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(AUDIT) dist build htmlcov .coverage .coverage.* .hypothesis .import_linter_cache
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .schemathesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -72,3 +99,17 @@ $(INSTALLED): $(SOURCES) | $(BIN)/python
 $(INSTALLED_DEV): $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(INSTALLED) $@
+
+# The tools have an environment of their own, so that what they look at holds only what the project needs.
+$(INSTALLED_AUDIT): pyproject.toml | $(BIN)/python
+	@$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python -c \
+		'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["audit"])')
+	@touch $@
+
+$(INSTALLED_RUNTIME): $(SOURCES) | $(BIN)/python
+	@rm -rf $(RUNTIME)
+	@$(PYTHON) -m venv --without-pip $(RUNTIME)
+	$(BIN)/python -m pip --python $(RUNTIME)/bin/python install --quiet --disable-pip-version-check \
+		-c constraints.txt '.[postgres]'
+	@touch $@

@@ -2,7 +2,7 @@
 
 Tests that start engines run once on each store; ``--store`` chooses one, and the markers ``sqlite_only`` and
 ``postgresql_only`` say what a test is about. The engine is imported by the fixtures that need it, so that tests of one
-layer load no other.
+layer load no other. What is drawn by lot is drawn the same in every run (seeds.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.databases import (
     skipped_without_postgres,
 )
 from tests.postgres import Cluster
+from tests.seeds import load_hypothesis_profile
 from tests.wire import Api
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 QUICK = {"port": 0, "sweep_interval_ms": 200, "shutdown_grace_ms": 2000, "log_level": "warning", "log_format": "json"}
 QUICK_WORK = {"init_backoff_ms": 20, "max_backoff_ms": 1000, "ack_timeout_ms": 5000, "jitter": False}
+
+load_hypothesis_profile()  # before any test module is imported: what they set themselves is built on it
 
 # ------------------------------------------------------------------------------------------------ which stores
 

@@ -1,6 +1,6 @@
 """kill -9 around approvals: what people agreed to is sent once, and whatever anybody was told stays true.
 
-``CHAOS_CYCLES`` says how many kills the random part makes (2 by default), ``CHAOS_SEED`` repeats it as far as timing
+``CHAOS_CYCLES`` says how many kills the random part makes (2 by default), ``TEST_SEED`` repeats it as far as timing
 allows.
 """
 
@@ -22,6 +22,7 @@ from tests.acceptance.gate_agents import POLICY, Crowd
 from tests.acceptance.processes import EngineProcess
 from tests.eventually import elapsed
 from tests.integration.people import approve, asked
+from tests.seeds import announce
 from tests.wire import Api
 
 CYCLES = int(os.environ.get("CHAOS_CYCLES", "2"))
@@ -89,8 +90,7 @@ async def none_was_sent_twice(api: Api, endpoint: StepEndpoint, flows: list[str]
 async def test_agents_and_reviewers_are_told_nothing_that_is_lost(
     new_engine: NewEngine, store_settings: dict[str, str]
 ) -> None:
-    seed = int(os.environ.get("CHAOS_SEED", str(random.SystemRandom().getrandbits(32))))
-    tell(f"CHAOS_SEED={seed} CHAOS_CYCLES={CYCLES}")
+    seed = announce(CHAOS_CYCLES=CYCLES)
     dice = random.Random(seed)
     engine = new_engine(log_level="warning")
     await engine.start()

@@ -1,6 +1,6 @@
 """Random flows on nodes that are killed (kill -9) at random: they end as computed, and nothing done is done again.
 
-Five flows for each kill. ``CHAOS_CYCLES`` says how many kills (6 by default, 100 by ``make chaos``), ``CHAOS_SEED``
+Five flows for each kill. ``CHAOS_CYCLES`` says how many kills (6 by default, 100 by ``make chaos``), ``TEST_SEED``
 repeats a run as far as timing allows.
 """
 
@@ -23,6 +23,7 @@ from tests.acceptance.conftest import NewEngine
 from tests.acceptance.flow_pool import POOL, definition, expected, outcome
 from tests.acceptance.processes import EngineProcess, run_command
 from tests.eventually import elapsed
+from tests.seeds import announce
 from tests.wire import JSON
 
 CYCLES = int(os.environ.get("CHAOS_CYCLES", "6"))
@@ -123,8 +124,7 @@ class Workers:
 async def test_flows_end_as_computed_and_nothing_done_is_done_again(
     new_engine: NewEngine, endpoint: StepEndpoint, store_name: str, tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("CHAOS_SEED", str(random.SystemRandom().getrandbits(32))))
-    tell(f"CHAOS_SEED={seed} CHAOS_CYCLES={CYCLES}")
+    seed = announce(CHAOS_CYCLES=CYCLES)
     names = ["one", "two"] if store_name == "postgresql" else ["one"]
     nodes = [new_engine(tmp_path / name, lease_ms="1000", log_level="warning") for name in names]
     for node in nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -12,21 +13,23 @@ import pytest
 from counterfoil.testing import StepEndpoint
 from tests.acceptance.conftest import ClientOf
 from tests.acceptance.processes import EngineProcess, environment, run_command
+from tests.seeds import announce
 
-SECONDS = 9
+EXAMPLES = 6
+"""Of each operation, beside those of the phase that goes through the edges of each schema: some nine seconds."""
+SECONDS = os.environ.get("FUZZ_SECONDS", "")
+"""How long to go on with others (``make fuzz``); empty: a fixed number of them, so that every run does the same."""
 LEFT_OUT = "positive_data_acceptance"
 """A document cannot say that a cursor must be one that a list has given, nor that inputs must fit a step."""
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.fuzz
+@pytest.mark.timeout(180 + 3 * float(SECONDS or 0))
 @pytest.mark.parametrize("aim", ["anything", "a real receipt"])
 async def test_every_answer_is_as_documented(
     engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint, tmp_path: Path, aim: str
 ) -> None:
-    """Bounded in time; a failure prints the seed, so that it can be repeated.
-
-    Ids out of thin air seldom hit anything, so one run is given those of a work item that waits for its callback.
-    """
+    """Ids out of thin air seldom hit anything, so one run is given those of a work item that waits for its callback."""
     api = client_of(engine)
     await api.put_step("job", endpoint.url("/job"))
     flow_id = await api.start("job", init={"a": 1})
@@ -57,7 +60,10 @@ async def schemathesis(url: str, directory: Path) -> tuple[int, str]:
         "run",
         f"{url}/openapi.json",
         *("--checks", "all", "--exclude-checks", LEFT_OUT),
-        *("--max-time", str(SECONDS)),
+        *(("--max-time", SECONDS) if SECONDS else ("--max-examples", str(EXAMPLES))),
+        *("--seed", str(announce())),
+        *("--generation-database", "none"),
+        *("--suppress-health-check", "all"),
         *("--request-timeout", "10"),
         *("--exclude-path-regex", "stream$"),
         "--no-color",
@@ -66,6 +72,6 @@ async def schemathesis(url: str, directory: Path) -> tuple[int, str]:
         cwd=directory,
         env=environment(),
     )
-    output, _ = await asyncio.wait_for(process.communicate(), 150)
+    output, _ = await asyncio.wait_for(process.communicate(), 150 + 2 * float(SECONDS or 0))
     assert process.returncode is not None
     return process.returncode, output.decode(errors="replace")

@@ -1,6 +1,6 @@
 """kill -9 under load, again and again: what anybody was told stays true, and everything comes to its end.
 
-``CHAOS_CYCLES`` says how often (4 by default), ``CHAOS_SEED`` repeats a run as far as timing allows.
+``CHAOS_CYCLES`` says how often (4 by default), ``TEST_SEED`` repeats a run as far as timing allows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tests.acceptance.conftest import NewEngine
 from tests.acceptance.ledger import compare
 from tests.acceptance.processes import EngineProcess, run_command
 from tests.eventually import elapsed
+from tests.seeds import announce
 
 CYCLES = int(os.environ.get("CHAOS_CYCLES", "4"))
 CUSTOMERS = 24
@@ -30,8 +31,7 @@ SECONDS_TO_THE_END = 60.0
 async def test_nothing_told_is_lost(
     new_engine: NewEngine, endpoint: StepEndpoint, store_settings: dict[str, str]
 ) -> None:
-    seed = int(os.environ.get("CHAOS_SEED", str(random.SystemRandom().getrandbits(32))))
-    tell(f"CHAOS_SEED={seed} CHAOS_CYCLES={CYCLES}")
+    seed = announce(CHAOS_CYCLES=CYCLES)
     engine = new_engine(shutdown_grace_ms="3000", log_level="warning", lease_ms="1000")
     settings = Settings(data=engine.data, store=store_settings.get("store", ""))
     await engine.start()

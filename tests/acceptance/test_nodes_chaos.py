@@ -1,7 +1,7 @@
 """Three nodes on one PostgreSQL, all of which come and go under load: what anybody was told stays true.
 
 Every second a node is killed (kill -9) or paused for longer than its lease, and now and then the database restarts or
-crashes. ``CHAOS_CYCLES`` says how many seconds (6 by default), ``CHAOS_SEED`` repeats a run as far as timing allows.
+crashes. ``CHAOS_CYCLES`` says how many seconds (6 by default), ``TEST_SEED`` repeats a run as far as timing allows.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.acceptance.processes import EngineProcess, run_command
 from tests.databases import NewCluster
 from tests.eventually import elapsed
 from tests.postgres import Cluster
+from tests.seeds import announce
 
 CYCLES = int(os.environ.get("CHAOS_CYCLES", "6"))
 NODES = 3
@@ -50,8 +51,7 @@ More must not be allowed: senders that never looked at their lease would be seen
 @pytest.mark.postgresql_only
 @pytest.mark.timeout(150 + 6 * CYCLES)
 async def test_no_node_is_needed(new_cluster: NewCluster, endpoint: StepEndpoint, tmp_path: Path) -> None:
-    seed = int(os.environ.get("CHAOS_SEED", str(random.SystemRandom().getrandbits(32))))
-    tell(f"CHAOS_SEED={seed} CHAOS_CYCLES={CYCLES}")
+    seed = announce(CHAOS_CYCLES=CYCLES)
     cluster = new_cluster(fsync=True)
     await cluster.create_database(DATABASE)
     nodes = [new_node(tmp_path / f"node-{number}", cluster) for number in range(1, NODES + 1)]

@@ -107,11 +107,11 @@ async def words_with_tokens(api: Api, endpoint: StepEndpoint) -> list[Received]:
     await api.final(await api.start("echo", init={"given": seen[0].token}, metadata={"url": seen[0].webhook_url}))
     seen.append(await endpoint.received("/echo"))
     token = seen[0].token
-    (await api.request("PUT", f"/api/v1/steps/{token}", json={"endpoint": "http://x"})).refused(422, "INVALID_INPUT")
+    (await api.request("PUT", f"/api/v1/steps/{token}", json={"endpoint": "http://x"})).refused(400, "BAD_REQUEST")
     workflow = {"workflow_name": token, "metadata": {"token": token}}
     workflow_id = (await api.post("/api/v1/workflows", workflow)).ok(201)["workflow_id"]
     steps = f"/api/v1/workflows/{workflow_id}/steps"
-    (await api.post(f"{steps}/{token}/gate", {})).refused(422, "INVALID_INPUT")
+    (await api.post(f"{steps}/{token}/gate", {})).refused(400, "BAD_REQUEST")
     (await api.post(f"{steps}/s/gate", {"step_input": {"url": seen[0].webhook_url}})).ok()
     assert (await api.post(f"{steps}/s/complete", {"output": {"url": seen[0].webhook_url}})).status == 204
     assert (await api.post(f"/api/v1/workflows/{workflow_id}/fail", {"reason": token})).status < 300

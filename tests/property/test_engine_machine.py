@@ -14,7 +14,10 @@ from tests.by_hand import by_hand
 from tests.databases import NewDatabase
 from tests.property.machine import EngineMachine
 
-pytestmark = pytest.mark.timeout(900)  # all examples together are one test, and a failure takes minutes to shrink
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.timeout(900),  # all examples together are one test, and a failure takes minutes to shrink
+]
 
 EXAMPLES = {"sqlite": "24", "postgresql": "9"}
 DOCTOR_EVERY = {"sqlite": 1, "postgresql": 8}
@@ -43,9 +46,6 @@ def test_engine_and_model_agree_whatever_happens(store_name: str, tmp_path: Path
         settings=settings(
             max_examples=int(os.environ.get("PROPERTY_EXAMPLES", EXAMPLES[store_name])),
             stateful_step_count=40,
-            deadline=None,
-            derandomize="PROPERTY_EXAMPLES" not in os.environ,
-            database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

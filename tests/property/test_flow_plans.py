@@ -14,9 +14,7 @@ from tests.property.graphs import Graph, Shape, leads_to, questions, register_of
 
 pytestmark = pytest.mark.timeout(300)
 
-THOROUGH = settings(
-    max_examples=80, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+THOROUGH = settings(max_examples=80, suppress_health_check=list(HealthCheck))
 Question = tuple[Graph, list[str], frozenset[str]]
 
 

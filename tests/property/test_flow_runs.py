@@ -1,6 +1,6 @@
 """Random flows under whatever may happen to them: they end, in the order of data flow, and nothing is done twice.
 
-``PROPERTY_EXAMPLES`` asks for more of them, and for others in every run.
+``PROPERTY_EXAMPLES`` asks for more of them, ``TEST_SEED`` with ``--hypothesis-seed`` for others (``make fuzz``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from tests.databases import NewDatabase
 from tests.property.runs import ACTIONS, Run, steps
 from tests.property.test_engine_machine import EMPTY
 
-pytestmark = pytest.mark.timeout(900)  # all examples together are one test, and a failure takes minutes to shrink
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.timeout(900),  # all examples together are one test, and a failure takes minutes to shrink
+]
 
 EXAMPLES = {"sqlite": "120", "postgresql": "15"}
 
@@ -33,9 +36,6 @@ def test_every_flow_ends_and_every_call_carries_what_its_providers_gave(
 
     @settings(
         max_examples=int(os.environ.get("PROPERTY_EXAMPLES", EXAMPLES[store_name])),
-        deadline=None,
-        derandomize="PROPERTY_EXAMPLES" not in os.environ,
-        database=None,
         suppress_health_check=list(HealthCheck),
     )
     @given(steps(), st.data())

@@ -26,7 +26,7 @@ from counterfoil.testing.simulator import Simulator
 from tests.databases import NewDatabase
 from tests.property.gate_model import EXPIRES_MS, LEASE_MS, PATIENCE_MS, Gatekeeper, Refusal
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(600)]
 
 EXAMPLES = {"sqlite": "25", "postgresql": "4"}
 ITEMS = {
@@ -249,9 +249,6 @@ def test_gate_and_model_agree_whatever_happens(store_name: str, tmp_path: Path, 
 
         @settings(
             max_examples=int(os.environ.get("PROPERTY_EXAMPLES", EXAMPLES[store_name])),
-            deadline=None,
-            derandomize="PROPERTY_EXAMPLES" not in os.environ,
-            database=None,
             suppress_health_check=list(HealthCheck),
         )
         @given(LIVES)

@@ -18,9 +18,7 @@ from counterfoil.domain.policy_set import Attempt, Policy, PolicySet, Subject
 
 pytestmark = pytest.mark.timeout(300)
 
-QUICK = settings(
-    max_examples=120, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+QUICK = settings(max_examples=120, suppress_health_check=list(HealthCheck))
 
 # ---------------------------------------------------------------------------------------------------- what is asked
 

@@ -12,10 +12,11 @@ from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.gate_calls import GateCall
 from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, GateRequest
 from counterfoil.domain.policies import PolicyDefinition
-from counterfoil.engine.approvals import Review
+from counterfoil.engine.approvals import ExpireApproval, Review
 from counterfoil.engine.gate import AskGate, BeginWorkflow, ReportStep
 from counterfoil.engine.policies import DeletePolicy, PutPolicy
-from counterfoil.store.batch import Batch
+from counterfoil.store.batch import Batch, ForEach
+from counterfoil.store.needs import Find, Needs, step_key
 from counterfoil.store.postgres.doctor import examine
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
@@ -161,6 +162,37 @@ async def test_first_gates_with_different_keys_fix_one(nodes: Pair) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ people
+
+
+class ExpireWhatIsMissed(ExpireApproval):
+    """As commands of sweeps do that end a flow: they learn of its approvals only while they decide."""
+
+    def needs(self, needs: Needs) -> None:
+        needs.open_flows.add(self.flow_id)
+        needs.gates.add(step_key(self.flow_id, "pay"))
+
+
+async def test_an_approval_that_is_no_longer_found_is_not_looked_for_without_its_flow(
+    nodes: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search found it, the batch began again, and meanwhile another was quicker: that is no reason to give up."""
+    here, there = nodes
+    await here.commit.submit(PutPolicy("p", policy("require_approval"), "ada"))
+    await here.commit.submit(create("flow"))
+    await there.commit.submit(ask("flow"))
+    await here.commit.submit(PutPolicy("q", policy("allow"), "ada"))  # so that the other node must begin again
+    restart, restarts = Batch.restart, list[Batch]()
+
+    def found_by_another(batch: Batch) -> None:
+        restarts.append(batch)
+        by_hand(place_of(here.store), "UPDATE approvals SET expires_at = 99")
+        restart(batch)
+
+    by_hand(place_of(here.store), "UPDATE approvals SET expires_at = 1")
+    monkeypatch.setattr(Batch, "restart", found_by_another)
+    search = Find.of("find_expired_approvals", now=10, limit=10)
+    assert await there.commit.submit(ForEach(search, ExpireWhatIsMissed)) == []
+    assert len(restarts) == 1
 
 
 async def test_what_people_say_at_both_nodes_is_heard_once_and_the_doctor_finds_nothing(

@@ -45,7 +45,7 @@ def ask_people(view: FlowView, work: Work, question: Question, ruling: Ruling, n
         "separate_requester": terms.separate_requester,
         "severity": terms.severity,
         "requester": question.requester,
-        "reason": ruling.reason,
+        "reason": _storable(ruling.reason),
         "policies": [matched.document() for matched in ruling.matched],
         "arguments": question.arguments,
     }
@@ -54,6 +54,11 @@ def ask_people(view: FlowView, work: Work, question: Question, ruling: Ruling, n
     view.record(event)
     view.record(work_event(view.work(work.work_id), EventType.WORK_HELD, now, {"approval_id": approval_id}))
     return approval_id
+
+
+def _storable(reason: str | None) -> str | None:
+    """The reason stands in a column of its own, and not every database can hold the character NUL in one."""
+    return None if reason is None else reason.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def approve(view: FlowView, approval: Approval, reviewer: str, comment: str | None, now: int) -> Approval:

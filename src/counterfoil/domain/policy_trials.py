@@ -24,7 +24,7 @@ class TriedAttempt(_Part):
     prior_completion_status: Literal["none", "completed", "gated_not_completed"] | None = None
     prior_output_available: StrictBool | None = None
     last_decision: Literal["", "allow", "block", "require_approval"] = ""
-    first_attempt_age_seconds: Annotated[float, Field(ge=0, le=10**12)] = 0.0
+    first_attempt_age_seconds: Annotated[float, Field(ge=0, le=10**12, strict=True)] = 0.0
     idempotency_key: Key = ""
 
     def attempt(self) -> Attempt:

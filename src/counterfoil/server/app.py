@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
-from counterfoil.domain.errors import BadRequest, InvalidInput, PayloadTooLarge, Unavailable
+from counterfoil.domain.errors import BadRequest, PayloadTooLarge, Unavailable
 from counterfoil.domain.redaction import holds_receipt
 from counterfoil.server.answers import empty_response
 from counterfoil.server.auth import CALLER, Guard, KeyRing
@@ -96,10 +96,9 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
 
 
 def _refuse_receipts(request: web.Request) -> None:
-    """Ids in a path may be stored. In a body receipts are blanked, which would make another id of one."""
-    for name, value in request.match_info.items():
-        if holds_receipt(value):
-            raise InvalidInput(errors=[{"place": name, "message": "a receipt is a credential, and no id"}])
+    """A receipt is a credential: it must not become the id of something, which is shown and stored."""
+    if any(map(holds_receipt, request.match_info.values())):
+        raise BadRequest("a receipt token stands where an id is expected")
 
 
 def _options(allowed: str, guard: Guard | None) -> Handler:

@@ -1,0 +1,1 @@
+"""Tools of the workshop, beside the tests: what ``make audit`` runs."""
