@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.values import MAX_DEPTH, MAX_SCHEMA_BYTES, ValueSchema
+from counterfoil.domain.schema_costs import MAX_DEPTH
+from counterfoil.domain.values import MAX_SCHEMA_BYTES, ValueSchema
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
