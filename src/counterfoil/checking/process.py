@@ -50,6 +50,8 @@ class CheckingProcess:
             status = self.close()
             if self._stopped:
                 raise CheckFailed("the engine is stopping")
+            if status is None:
+                raise CheckFailed("the check did not end in time, though it may still have work to do")
             if status == -signal.SIGPROF:
                 log.warning("value_check_given_up", cpu_limit_ms=self._limit_ms, bytes=len(check.value))
                 return TOO_MUCH_WORK
@@ -64,7 +66,7 @@ class CheckingProcess:
                 self._process.kill()
 
     def close(self) -> int | None:
-        """Be rid of the process: it has ended, or has nothing more to do; how it ended, if there was one."""
+        """Be rid of the process; how it ended, if it did by itself: it does when it has nothing more to do."""
         with self._lock:
             process, self._process = self._process, None
         if process is None:
@@ -77,7 +79,8 @@ class CheckingProcess:
             return process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            return process.wait()
+            process.wait()
+            return None
 
     def _running(self) -> subprocess.Popen[bytes]:
         with self._lock:
