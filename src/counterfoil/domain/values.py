@@ -24,7 +24,7 @@ MAX_SCHEMA_DEPTH = 64
 _PATTERN_BYTES = 256 * 1024  # compiled; large ones take long to compile, and to match
 _PATTERN_SIZES = (1024, 4 * 1024, 16 * 1024, 64 * 1024, _PATTERN_BYTES)
 _UNITS_PER_BYTE = 0.75 / 1024  # what a character costs for each byte of the compiled pattern, if all of it is in use
-_KEPT = 256
+_KEPT = 4_096  # compiled schemas
 _NO_JSON = (ValueError, TypeError, OverflowError)  # also text that is no Unicode
 _UNEVALUATED = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 
