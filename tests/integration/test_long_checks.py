@@ -16,6 +16,7 @@ import pytest
 
 from counterfoil.testing import MovableClock, Received, StepEndpoint
 from tests.eventually import eventually
+from tests.integration.conftest import StartProcesses
 from tests.integration.planned import Workshop, each, gives, succeeded, takes
 from tests.rawhttp import post_bytes, raw_connection
 from tests.running import Connect, Node, StartNode
@@ -233,8 +234,8 @@ async def test_a_long_constant_is_checked_at_registration_and_taken_when_it_is_r
 # ------------------------------------------------------------------------------------------------ the process
 
 
-def children() -> set[int]:
-    """Processes that check values, of those that this one has started."""
+def children(of: int | None = None) -> set[int]:
+    """Processes that check values, of those that this one has started, or another one."""
     found = set()
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -242,7 +243,7 @@ def children() -> set[int]:
             parent = (directory / "stat").read_text().rpartition(")")[2].split()[1]
         except OSError:
             continue
-        if b"counterfoil.checking.child" in words and int(parent) == os.getpid():
+        if b"counterfoil.checking.child" in words and int(parent) == (of or os.getpid()):
             found.add(int(directory.name))
     return found
 
@@ -277,3 +278,16 @@ async def test_an_engine_that_stops_gives_up_what_it_checks(
     await node.stop()
     assert (await asked).refused(503, "UNAVAILABLE") is not None
     assert not children()
+
+
+@needs_proc
+async def test_a_check_does_not_outlive_its_engine(start_processes: StartProcesses, endpoint: StepEndpoint) -> None:
+    engine, api = (await start_processes())[0]
+    await Workshop(api, endpoint).waits("goal", {"x": takes("array", schema=MANY_CONSTANTS)})
+    body = {"goals": ["goal"], "init": {"x": [-1] * 100_000}}
+    asked = asyncio.create_task(api.post("/api/v1/flows", body))
+    [child] = await eventually(lambda: children(engine.pid), what="the checking process")
+    await engine.kill()
+    await eventually(lambda: not (Path("/proc") / str(child)).exists(), what="its end")
+    await asyncio.gather(asked, return_exceptions=True)
+    assert "Traceback" not in engine.output()

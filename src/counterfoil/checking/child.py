@@ -31,12 +31,13 @@ def main() -> None:
     with contextlib.suppress(ValueError, OSError):  # not every system limits it
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     read = partial(os.read, sys.stdin.fileno())
-    while (head := read_frame(read)) is not None and (value := read_frame(read)) is not None:
-        signal.setitimer(signal.ITIMER_PROF, limit_seconds)
-        answer = json.dumps(_problem(head, value)).encode()
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.buffer.write(frame(answer))
-        sys.stdout.buffer.flush()
+    with contextlib.suppress(BrokenPipeError):  # nobody is left to be told
+        while (head := read_frame(read)) is not None and (value := read_frame(read)) is not None:
+            signal.setitimer(signal.ITIMER_PROF, limit_seconds)
+            answer = memoryview(frame(json.dumps(_problem(head, value)).encode()))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            while answer:
+                answer = answer[os.write(sys.stdout.fileno(), answer) :]
 
 
 def _problem(head: bytes, value: bytes) -> str | None:

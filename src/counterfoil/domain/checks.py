@@ -29,6 +29,7 @@ Findings = Mapping[bytes, str | None]
 """By the key of a check: what is wrong with the value, or None."""
 
 NO_FINDINGS: Findings = {}
+_UNKNOWN = "not checked yet"
 TOO_MUCH_WORK = "takes more work to check against its schema than is allowed"
 CANNOT_BE_CHECKED = "cannot be checked against its schema"
 
@@ -81,10 +82,11 @@ class Inspection:
             if EXPLAINING.bound(value, SHORT) <= SHORT:
                 return attribute.problem(value)
         check = ValueCheck(attribute.schema_text, dump_json(value), attribute.for_each)
-        if check.key in self._findings:
-            return self._findings[check.key]
-        self._needed.append(check)
-        return None
+        found = self._findings.get(check.key, _UNKNOWN)  # in one step: another thread may be forgetting old ones
+        if found is _UNKNOWN:
+            self._needed.append(check)
+            return None
+        return found
 
     def close(self) -> None:
         """Raise CheckNeeded if something was not known."""
