@@ -116,6 +116,7 @@ class Counterfoil:
                 dispatches=settings.dispatch_concurrency,
                 dispatches_per_host=settings.dispatch_concurrency_per_host,
                 lease_ms=settings.lease_ms if settings.is_shared else None,
+                value_check_ms=settings.value_check_ms,
             ),
         )
         self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from counterfoil.domain.checks import CheckNeeded, ValueCheck
 from counterfoil.domain.controls import Controls
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable, UnknownStep
 from counterfoil.domain.events import Event, EventType
@@ -306,3 +307,60 @@ def test_a_search_that_found_something_may_find_nothing_the_next_time() -> None:
     assert expanded(rig) is None
     assert rig.answer() == [[]]
     assert rig.told == []
+
+
+# Checks that take long -------------------------------------------------------------------------------------------
+
+CHECK, OTHER = ValueCheck(b"{}", b"1"), ValueCheck(b"{}", b"2")
+
+
+def need(check: ValueCheck) -> Callable[[World], None]:
+    def look(_: World) -> None:
+        raise CheckNeeded((check,))
+
+    return look
+
+
+def test_a_command_that_needs_a_check_is_postponed_and_leaves_no_trace() -> None:
+    waits = Note("b", need(CHECK))
+    rig = Rig(Note("a"), waits, Note("c"))
+    assert rig.batch.decide() is None
+    postponed: list[Any] = []
+    rig.batch.answer(lambda *told: postponed.append(told))
+    assert rig.answers == ["a", "c"]
+    assert rig.told == ["a", "c"]
+    [(command, resolve, needed)] = postponed
+    assert command is waits
+    assert needed.checks == (CHECK,)
+    resolve("later")
+    assert rig.answers == ["a", "c", "later"]
+
+
+@pytest.mark.parametrize("rest", [["b", "c"], Unavailable()])
+def test_a_search_whose_finds_need_checks_is_postponed_and_remembers_what_was_done(rest: Any) -> None:
+    looks = {"b": need(CHECK), "c": need(OTHER), "d": refuse}
+    search = ForEach(SEARCH, lambda name: Note(name, looks.get(name, lambda world: None)))
+    rig = Rig(search)
+    expanded(rig, "a", "b", "c", "d")
+    rig.batch.decide()
+    postponed: list[Any] = []
+    rig.batch.answer(lambda *told: postponed.append(told))
+    assert rig.answers == []
+    [(command, resolve, needed)] = postponed
+    assert command is search
+    assert needed.checks == (CHECK, OTHER)
+    resolve(rest)
+    assert rig.answers == [["a", *rest] if isinstance(rest, list) else ["a"]]
+
+
+def test_what_waits_for_a_check_is_refused_with_its_batch() -> None:
+    rig = Rig(Note("a", need(CHECK)))
+    rig.batch.decide()
+    rig.batch.fail(Unavailable())
+    assert rig.answer() == [Unavailable]
+
+
+def test_without_anybody_to_make_checks_they_are_unavailable() -> None:
+    rig = Rig(Note("a", need(CHECK)))
+    rig.batch.decide()
+    assert rig.answer() == [Unavailable]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from counterfoil.domain.checks import CheckNeeded, Findings, ValueCheck
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable, UnknownStep
 from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.receipts import Receipts
@@ -21,6 +22,7 @@ from counterfoil.store.batch import Command
 from counterfoil.store.needs import Needs
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.world import World
+from tests.eventually import eventually
 from tests.store.backends import load, write
 from tests.store.records import DEFAULTS, RETRY, flow_record, new_records, step_run, step_version, work_item
 from tests.unit.commit_rig import CLOCK, Put, Rig, Watched, crash, group_commit, kinds, refuse
@@ -290,3 +292,66 @@ async def test_a_flow_keeps_a_version_that_was_current_for_a_moment_only(rig: Ri
     assert rig.watched.batches == [3]
     world = await load(rig.store, Needs(versions={first.version}))
     assert world.version(first.version) == first, "another process can go on with the flow"
+
+
+# ------------------------------------------------------------------------------------------------ checks that take long
+
+
+class ByHand:
+    """Checks that the test makes."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.has_room = True
+
+    def check(self, checks: Sequence[ValueCheck], done: Callable[[Findings | None], None], *, urgent: bool) -> bool:
+        self.asked.append((checks, done, urgent))
+        return self.has_room
+
+
+CHECK = ValueCheck(b"{}", b"1")
+
+
+def needs_check(world: World) -> None:
+    if CHECK.key not in world.findings:
+        raise CheckNeeded((CHECK,))
+
+
+async def test_a_command_is_decided_again_when_its_check_was_made(rig: Rig) -> None:
+    checker = rig.commit.checker = ByHand()
+    waits = asyncio.create_task(rig.commit.submit(Put("a", needs_check)))
+    assert await rig.answers(Put("b")) == ["b"]
+    await eventually(lambda: checker.asked, what="the check")
+    assert await rig.answers(Put("c")) == ["c"], "nothing waits for it"
+    [(checks, done, urgent)] = checker.asked
+    assert (tuple(checks), urgent) == ((CHECK,), True)
+    assert not waits.done()
+    done({CHECK.key: None})
+    assert await waits == "a"
+    assert await rig.told() == ["b", "c", "a"]
+
+
+async def test_checks_that_cannot_be_made_are_unavailable(rig: Rig) -> None:
+    assert kinds(await rig.answers(Put("a", needs_check))) == [Unavailable]
+    checker = rig.commit.checker = ByHand()
+    checker.has_room = False
+    assert kinds(await rig.answers(Put("a", needs_check))) == [Unavailable]
+    checker.has_room = True
+    waits = asyncio.create_task(rig.commit.submit(Put("a", needs_check)))
+    await eventually(lambda: len(checker.asked) == 2, what="the check")
+    checker.asked[-1][1](None)
+    with pytest.raises(Unavailable):
+        await waits
+    assert await rig.steps() == []
+
+
+async def test_a_check_that_ends_when_the_engine_stops_helps_nobody(store: SqliteStore) -> None:
+    commit = group_commit(Watched(store))
+    checker = commit.checker = ByHand()
+    commit.start()
+    waits = asyncio.create_task(commit.submit(Put("a", needs_check)))
+    await eventually(lambda: checker.asked, what="the check")
+    await commit.close()
+    checker.asked[0][1]({CHECK.key: None})
+    with pytest.raises(Unavailable, match="stopping"):
+        await waits

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from counterfoil.domain.checks import NO_FINDINGS, Inspection
 from counterfoil.domain.errors import InvalidInput, UnreachableGoal
 from counterfoil.domain.flows import StartFlow, arguments_for, declared_outputs, invalid_inputs, invalid_outputs
 from counterfoil.domain.launch import check_inputs
@@ -23,7 +24,7 @@ def step(**attributes: dict[str, Any]) -> StepDefinition:
 def start(steps: dict[str, StepDefinition], init: dict[str, Any]) -> None:
     """Plan for all of these steps and check what they are started with, as a start does."""
     register = Register(1, (StepVersion.of(step_id, each, WorkDefaults()) for step_id, each in steps.items()))
-    check_inputs(register, make_plan(register, steps, init), init, 10)
+    check_inputs(register, make_plan(register, steps, init), init, 10, NO_FINDINGS)
 
 
 PLAIN = step()
@@ -166,23 +167,24 @@ def test_inputs_that_fit_are_taken() -> None:
 
 
 def test_of_the_values_of_a_flow_those_that_a_step_does_not_take_are_told() -> None:
-    assert invalid_inputs(TRANSCRIBE, {"audio_url": 5, "hint": True, "mode": 5, "text": 5, "other": 5}) == [
+    values = {"audio_url": 5, "hint": True, "mode": 5, "text": 5, "other": 5}
+    assert invalid_inputs(TRANSCRIBE, values, Inspection(NO_FINDINGS)) == [
         ("audio_url", "must be of type string"),
         ("hint", "must be of type string"),
     ]
-    assert invalid_inputs(TRANSCRIBE, {}) == [], "what is missing is a matter of the plan"
+    assert invalid_inputs(TRANSCRIBE, {}, Inspection(NO_FINDINGS)) == [], "what is missing is a matter of the plan"
 
 
 def test_declared_outputs_must_be_there_and_of_their_type() -> None:
-    assert invalid_outputs(TRANSCRIBE, {"text": "t", "words": 2, "more": True}) == []
-    assert invalid_outputs(TRANSCRIBE, {"text": None}) == [
+    assert invalid_outputs(TRANSCRIBE, {"text": "t", "words": 2, "more": True}, NO_FINDINGS) == []
+    assert invalid_outputs(TRANSCRIBE, {"text": None}, NO_FINDINGS) == [
         {"attribute": "text", "message": "must be of type string"},
         {"attribute": "words", "message": "is missing"},
     ]
-    assert invalid_outputs(TRANSCRIBE, {"text": "t", "words": True}) == [
+    assert invalid_outputs(TRANSCRIBE, {"text": "t", "words": True}, NO_FINDINGS) == [
         {"attribute": "words", "message": "must be of type number"}
     ]
-    assert invalid_outputs(PLAIN, {}) == []
+    assert invalid_outputs(PLAIN, {}, NO_FINDINGS) == []
 
 
 def test_a_flow_gets_what_its_steps_declare_or_everything() -> None:

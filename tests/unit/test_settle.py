@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from counterfoil.domain.checks import NO_FINDINGS
 from counterfoil.domain.ending import end_early
 from counterfoil.domain.events import Event
 from counterfoil.domain.planning import make_plan
@@ -39,7 +40,8 @@ class Story:
             self.world.know_open(["flow"])
 
     def report(self, step_id: str, result: StepResult) -> None:
-        _, events = report(self.world.work(f"work-of-{step_id}"), result, self.versions[step_id], RETRY, LATER)
+        work = self.world.work(f"work-of-{step_id}")
+        _, events = report(work, result, self.versions[step_id], RETRY, LATER, NO_FINDINGS)
         self.then(*events)
 
     def then(self, *events: Event) -> None:

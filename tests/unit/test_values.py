@@ -4,13 +4,16 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from counterfoil.domain.values import MAX_DEPTH, MAX_SCHEMA_BYTES, ValueSchema
+from counterfoil.domain.checks import SHORT
+from counterfoil.domain.schema_costs import MAX_DEPTH
+from counterfoil.domain.values import MAX_SCHEMA_BYTES, ValueSchema
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
@@ -205,21 +208,85 @@ def test_depth_is_limited() -> None:
         assert schema.problem(value) == "is nested too deeply: 128 levels are allowed"
 
 
+ITSELF = {"$ref": "#"}
+
+
 @pytest.mark.parametrize(
     "schema",
     [
-        {"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}]},
-        {"allOf": [{"items": {"$ref": "#"}}, {"prefixItems": [{"$ref": "#"}]}, {"contains": {"$ref": "#"}}]},
+        {"anyOf": [{"items": ITSELF, "type": "array"}, {"items": ITSELF, "minItems": 1}], "not": {"const": 5}},
+        {"oneOf": [{"items": ITSELF, "type": "array"}, {"items": ITSELF, "minItems": 1}], "not": {"const": 5}},
+        {"allOf": [{"items": ITSELF}, {"prefixItems": [ITSELF]}, {"contains": ITSELF}], "not": {"const": 5}},
+        {"if": {"items": ITSELF}, "then": {"items": ITSELF}, "else": {"items": ITSELF}, "not": {"const": 5}},
+        {"$dynamicAnchor": "n", "not": {"const": 5}, "allOf": [{"items": {"$dynamicRef": "#n"}}] * 2},
+        {"allOf": [{"prefixItems": [ITSELF]}, {"contains": ITSELF}], "unevaluatedItems": ITSELF, "not": {"const": 5}},
         {
             "$ref": "#/$defs/a",
-            "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}] * 2}, "b": {"items": {"$ref": "#/$defs/a"}}},
+            "$defs": {
+                "a": {"allOf": [{"$ref": "#/$defs/b"}] * 2, "not": {"const": 5}},
+                "b": {"items": {"$ref": "#/$defs/a"}},
+            },
         },
     ],
 )
-def test_a_schema_that_refers_to_itself_twice_takes_shallow_values_only(schema: Any) -> None:
+def test_a_schema_that_refers_to_itself_in_several_places_takes_no_longer_for_it(schema: Any) -> None:
+    """There are 2 to the 100 ways down: the library must remember what it has found out, or this never ends."""
     compiled = ValueSchema.compile(schema)
-    assert compiled.problem([[[[1]]]]) is None
-    assert compiled.problem(nested(60)) == ("is nested too deeply for a schema that refers to itself in several places")
+    value: Any = 5
+    for _ in range(100):
+        value = [value]
+    assert compiled.problem(value) == "the whole: does not fit the schema"
+    assert compiled.bound(value, SHORT) > SHORT, "and nobody relies on it"
+
+
+def test_a_union_of_nodes_is_a_schema_like_others() -> None:
+    kinds = [
+        {"type": "object", "properties": {"kind": {"const": kind}, "left": ITSELF, "right": ITSELF}}
+        for kind in ("plus", "minus", "times")
+    ]
+    schema = ValueSchema.compile({"oneOf": [*kinds, {"type": "number"}]})
+    tree: Any = 1
+    for kind in ("plus", "minus", "times") * 3:
+        tree = {"kind": kind, "left": tree, "right": 2}
+    assert schema.problem(tree) is None
+    assert schema.problem({"kind": "plus", "left": {**tree, "kind": "over"}}) is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "problem"),
+    [
+        (
+            {"properties": {"a": {"anyOf": [{"type": "null"}, {"oneOf": [{}, {}]}]}}},
+            {"a": 1},
+            "/a: fits none of the alternatives (anyOf)",
+        ),
+        (
+            {
+                "$defs": {"a": {"oneOf": [{"type": "null"}, {"type": "number", "minimum": 3}]}},
+                "items": {"$ref": "#/$defs/a"},
+            },
+            [None, 2, 4],
+            "/1: fits none of the alternatives (oneOf)",
+        ),
+        ({"not": {"anyOf": [{"type": "string"}]}}, "secret", "the whole: fits what it must not fit (not)"),
+        ({"anyOf": [{"type": "null"}], "$ref": "#/anyOf/0"}, "secret", "the whole: does not fit the schema"),
+        (
+            {"anyOf": [{"properties": {"a": True}}], "unevaluatedProperties": False},
+            {"a": 1, "secret": 1},
+            "the whole: does not fit the schema",
+        ),
+    ],
+)
+def test_alternatives_are_told_in_a_word(schema: Any, value: Any, problem: str) -> None:
+    assert ValueSchema.compile(schema).problem(value) == problem
+
+
+def test_the_reason_takes_no_more_memory_than_the_value() -> None:
+    """The library would say of each element, and each of its alternatives, what it was, and all that it might be."""
+    schema = ValueSchema.compile({"anyOf": [{"items": {"enum": list(range(5_000))}}] * 2})
+    begun = time.thread_time()
+    assert schema.problem([-1] * 20_000) == "the whole: fits none of the alternatives (anyOf)"
+    assert time.thread_time() - begun < 5
 
 
 def test_the_library_is_loaded_at_the_first_compile_only() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from counterfoil.domain.checks import NO_FINDINGS
 from counterfoil.domain.errors import (
     AlreadyFailed,
     AlreadySucceeded,
@@ -41,7 +42,7 @@ TYPED = {"attributes": {"text": {"role": "output", "type": "string"}}}
 
 
 def reported(item: Work, result: StepResult, **fields: Any) -> tuple[Verdict, list[Event]]:
-    return report(item, result, step_version(**fields), RETRY, LATER)
+    return report(item, result, step_version(**fields), RETRY, LATER, NO_FINDINGS)
 
 
 def only(events: list[Event]) -> Event:
@@ -257,7 +258,7 @@ def test_a_report_of_this_attempt_ends_it(attempt: int | None) -> None:
 
 def test_an_answer_is_of_the_attempt_that_it_answers_whatever_it_says() -> None:
     older = BACK.model_copy(update={"attempt": 1})
-    verdict, events = report(work_item(attempt=2), older, step_version(), RETRY, LATER, via="response")
+    verdict, events = report(work_item(attempt=2), older, step_version(), RETRY, LATER, NO_FINDINGS, via="response")
     assert (verdict, only(events).type) == (Verdict.ACCEPTED, EventType.WORK_NOT_COMPLETED)
 
 
@@ -285,7 +286,7 @@ def test_when_the_engine_gave_up_first_only_the_pause_is_news(
 ) -> None:
     work = work_item(WorkStatus.NOT_COMPLETED, due_at=due_at, error={"code": "UNKNOWN_OUTCOME", "message": "x"})
     result = BACK.model_copy(update={"retry_after": wish})
-    verdict, events = report(work, result, step_version(), RetryRules(0.0, limit), LATER)
+    verdict, events = report(work, result, step_version(), RetryRules(0.0, limit), LATER, NO_FINDINGS)
     event = only(events)
     assert (verdict, event.type) == (Verdict.ACCEPTED, EventType.WORK_POSTPONED)
     assert event.data["next_attempt_at"] == expected

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator, model_validator
 
-from counterfoil.domain.values import ValueSchema
+from counterfoil.domain.checks import SHORT
+from counterfoil.domain.values import ValueSchema, compiled, schema_problem
 
 ValueType = Literal["string", "number", "boolean", "object", "array", "any"]
 YEAR_MS = 365 * 24 * 3_600_000
@@ -35,7 +37,7 @@ class Attribute(Definition):
     @classmethod
     def _is_a_schema(cls, schema: Any) -> Any:
         if schema is not None:
-            ValueSchema.compile(schema)
+            compiled(schema)
         return schema
 
     @model_validator(mode="after")
@@ -53,37 +55,53 @@ class Attribute(Definition):
             raise ValueError("for_each: only a required or optional attribute can be fanned out over")
         if self.for_each and self.role == "optional" and self.default is None:
             raise ValueError("default: what is fanned out over needs an array here")
-        if self.role == "optional" and self.default is not None and (problem := self.problem(self.default)):
-            raise ValueError(f"default: {problem}")
-        if self.role == "const" and (problem := self.problem(self.value)):
-            raise ValueError(f"value: {problem}")
+        for name, value in self.own_values():
+            if (problem := self.type_problem(value)) or (self._is_short(value) and (problem := self.problem(value))):
+                raise ValueError(f"{name}: {problem}")
         return self
 
+    def own_values(self) -> list[tuple[Literal["default", "value"], Any]]:
+        """The values that the attribute itself brings along."""
+        if self.role == "const":
+            return [("value", self.value)]
+        return [("default", self.default)] if self.role == "optional" and self.default is not None else []
+
+    def _is_short(self, value: Any) -> bool:
+        """Whether the check is: if not, it is made when the step is registered, and not each time it is read."""
+        schema = self.compiled_schema
+        if schema is None:
+            return True
+        return schema.bound([value] if self.for_each else value, SHORT) <= SHORT
+
     @cached_property
-    def _schema(self) -> ValueSchema | None:
-        return None if self.json_schema is None else ValueSchema.compile(self.json_schema)
+    def compiled_schema(self) -> ValueSchema | None:
+        return None if self.json_schema is None else compiled(self.json_schema)
+
+    @cached_property
+    def schema_text(self) -> bytes:
+        return json.dumps(self.json_schema).encode()
 
     def problem(self, value: Any) -> str | None:
-        """What is wrong with a value, never the value itself; None: it is as declared.
+        """What is wrong with a value, never the value itself; None: it is as declared. It may take long.
 
         What is fanned out over is an array, each element as declared; type ``array`` says no more than that.
         """
+        problem = self.type_problem(value)
+        if problem or self.compiled_schema is None:
+            return problem
+        return schema_problem(self.compiled_schema, value, each=self.for_each)
+
+    def type_problem(self, value: Any) -> str | None:
+        """The same as far as ``type`` and ``for_each`` are concerned."""
         if not self.for_each:
-            return self._problem(value, self.type)
+            return None if has_type(value, self.type) else f"must be of type {self.type}"
         if not isinstance(value, list):
             return "must be an array, for the step fans out over it"
-        wanted: ValueType = "any" if self.type == "array" else self.type
+        if self.type in ("any", "array"):
+            return None
         for place, element in enumerate(value):
-            problem = self._problem(element, wanted)
-            if problem:
-                return f"element {place} {problem}"
-        return None
-
-    def _problem(self, value: Any, wanted: ValueType) -> str | None:
-        if not has_type(value, wanted):
-            return f"must be of type {wanted}"
-        if self._schema is not None and (problem := self._schema.problem(value)):
-            return f"does not fit its schema: {problem}"
+            if not has_type(element, self.type):
+                return f"element {place} must be of type {self.type}"
         return None
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
 
+from counterfoil.domain.checks import Findings, Inspection
 from counterfoil.domain.steps import STEP_ID_PATTERN, NotYet, PositiveMilliseconds, StepDefinition
 from counterfoil.domain.time import wire_time
 
@@ -91,22 +92,41 @@ def arguments_for(definition: StepDefinition, values: Mapping[str, Any]) -> dict
     return arguments
 
 
-def invalid_inputs(definition: StepDefinition, values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Which of the values that there are the step does not take, and why: name and problem."""
+def invalid_inputs(
+    definition: StepDefinition, values: Mapping[str, Any], inspection: Inspection
+) -> list[tuple[str, str]]:
+    """Which of the values that there are the step does not take, and why: name and problem.
+
+    As far as the inspection knows: its ``close`` says whether it knew enough.
+    """
     wrong = []
     for name, attribute in definition.inputs.items():
-        if attribute.role != "const" and name in values and (problem := attribute.problem(values[name])):
+        if attribute.role != "const" and name in values and (problem := inspection.problem(attribute, values[name])):
             wrong.append((name, problem))
     return wrong
 
 
-def invalid_outputs(definition: StepDefinition, outputs: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Which declared outputs are absent or other than declared."""
+def invalid_outputs(definition: StepDefinition, outputs: Mapping[str, Any], findings: Findings) -> list[dict[str, str]]:
+    """Which declared outputs are absent or other than declared; CheckNeeded if that is not known yet."""
     wrong = []
+    inspection = Inspection(findings)
     for name, attribute in definition.outputs.items():
-        problem = attribute.problem(outputs[name]) if name in outputs else "is missing"
+        problem = inspection.problem(attribute, outputs[name]) if name in outputs else "is missing"
         if problem:
             wrong.append({"attribute": name, "message": problem})
+    inspection.close()
+    return wrong
+
+
+def invalid_own_values(definition: StepDefinition, findings: Findings) -> list[dict[str, str]]:
+    """Which constants and defaults are other than declared; CheckNeeded if that is not known yet."""
+    wrong = []
+    inspection = Inspection(findings)
+    for name, attribute in definition.attributes.items():
+        for kind, value in attribute.own_values():
+            if problem := inspection.problem(attribute, value):
+                wrong.append({"place": f"attributes.{name}.{kind}", "message": problem})
+    inspection.close()
     return wrong
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from counterfoil.domain.checks import Findings, Inspection
 from counterfoil.domain.errors import InvalidInput
 from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.fanning import FanOutError, count_items
@@ -33,7 +34,7 @@ def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
     """Record the flow with all its steps, none of them begun; raises, and records nothing, if it cannot be planned."""
     register = view.register()
     plan = make_plan(register, wanted.goals, wanted.init)
-    check_inputs(register, plan, wanted.init, view.rules.max_fan_out)
+    check_inputs(register, plan, wanted.init, view.rules.max_fan_out, view.findings)
     data: dict[str, Any] = {
         "goals": plan.goals,
         "plan": plan.plan_id,
@@ -54,17 +55,21 @@ def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
     return plan
 
 
-def check_inputs(register: Register, plan: Plan, init: dict[str, Any], most_items: int) -> None:
+def check_inputs(register: Register, plan: Plan, init: dict[str, Any], most_items: int, findings: Findings) -> None:
     """Refuse values that a planned step does not take, as far as it takes them from the start."""
-    wrong = list(_wrong_inputs(register, plan, init, most_items))
+    inspection = Inspection(findings)
+    wrong = list(_wrong_inputs(register, plan, init, most_items, inspection))
+    inspection.close()
     if wrong:
         raise InvalidInput("a value is not what a step takes", errors=wrong)
 
 
-def _wrong_inputs(register: Register, plan: Plan, init: dict[str, Any], most_items: int) -> Iterable[dict[str, str]]:
+def _wrong_inputs(
+    register: Register, plan: Plan, init: dict[str, Any], most_items: int, inspection: Inspection
+) -> Iterable[dict[str, str]]:
     for step_id in plan.steps:
         definition = register.steps[step_id].definition
-        problems = invalid_inputs(definition, init)
+        problems = invalid_inputs(definition, init, inspection)
         for name, problem in problems:
             yield {"place": f"init.{name}", "message": f"{problem}, for step {step_id}"}
         if problems or not definition.fans_out or step_id in plan.requires or step_id in plan.options:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from counterfoil.domain.checks import Findings, Inspection
 from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.events import Event, EventType, step_event
 from counterfoil.domain.fanning import FanOutError, fanned_out, gathered
@@ -32,7 +33,8 @@ def start_step(view: FlowView, step: StepRun, now: int) -> list[str]:
     values, from_init = _values(view, step)
     try:
         arguments = arguments_for(definition, values)
-        _refuse_invalid(version, values, from_init=from_init)
+        if not from_init:
+            _refuse_invalid(version, values, view.findings)
         items = fanned_out(definition, arguments, view.rules.max_fan_out) if definition.fans_out else [arguments]
         wanted = [version.predicate is None or version.predicate.holds(item) for item in items]
     except _CannotStart as refusal:
@@ -91,11 +93,12 @@ def _values(view: FlowView, step: StepRun) -> tuple[dict[str, Any], bool]:
     return values, False
 
 
-def _refuse_invalid(version: StepVersion, values: dict[str, Any], *, from_init: bool) -> None:
+def _refuse_invalid(version: StepVersion, values: dict[str, Any], findings: Findings) -> None:
     """What came from the start was checked there; what another step gave was only checked against that one."""
-    if from_init:
-        return
-    for name, problem in invalid_inputs(version.definition, values):
+    inspection = Inspection(findings)
+    wrong = invalid_inputs(version.definition, values, inspection)
+    inspection.close()
+    for name, problem in wrong:
         raise _CannotStart("INVALID_INPUT", f"{name} {problem}")
 
 

@@ -263,7 +263,7 @@ def _tell_parent(view: FlowView, flow: Flow, now: int) -> bool:
         wanted = version.definition.flow.outputs
         values = _values_of(view, flow, wanted.values())
         result = StepResult(success=True, outputs={name: values.get(source) for name, source in wanted.items()})
-        view.record(child_succeeded(work, version, result, now))
+        view.record(child_succeeded(work, version, result, now, view.findings))
     else:
         view.record(child_failed(work, flow, now))
     return True

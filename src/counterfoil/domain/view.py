@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from counterfoil.domain.checks import Findings
 from counterfoil.domain.events import Event
 from counterfoil.domain.model import (
     Approval,
@@ -33,9 +34,17 @@ class FlowRules:
 
 
 class FlowView(Protocol):
-    """Looking raises ``NotLoaded`` for what is not there yet, and the decision is made again. Changing is by events."""
+    """Looking raises ``NotLoaded`` for what is not there yet, and the decision is made again. Changing is by events.
+
+    So does a value that must be checked elsewhere first (``CheckNeeded``, domain/checks.py).
+    """
 
     rules: FlowRules
+
+    @property
+    def findings(self) -> Findings:
+        """Of values whose check takes long, as far as it was made."""
+        ...
 
     def flow(self, flow_id: str) -> Flow: ...
     def find_flow(self, flow_id: str) -> Flow | None: ...

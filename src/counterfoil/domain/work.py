@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from counterfoil.domain.checks import Findings
 from counterfoil.domain.errors import AlreadyFailed, AlreadySucceeded, ConflictingResult, WorkCancelled, WorkNotActive
 from counterfoil.domain.events import Event, EventType
 from counterfoil.domain.flows import invalid_outputs
@@ -100,22 +101,28 @@ def refuse_if_closed(work: Work, result: StepResult | None, duplicate_status: in
 
 
 def report(
-    work: Work, result: StepResult, step: StepVersion, retry: RetryRules, now: int, via: str = "webhook"
+    work: Work,
+    result: StepResult,
+    step: StepVersion,
+    retry: RetryRules,
+    now: int,
+    findings: Findings,
+    via: str = "webhook",
 ) -> tuple[Verdict, list[Event]]:
     """Decide a StepResult, whichever way it came; raises the refusal that tells precisely why."""
     if refuse_if_closed(work, result, step.definition.duplicate_status):
         return Verdict.DUPLICATE, []
     if result.success:
-        return _ACCEPTED, [_succeeded(work, step, result, now, via)]
+        return _ACCEPTED, [_succeeded(work, step, result, now, findings, via)]
     if result.not_completed:
         return _report_not_completed(work, result, step, retry, now, via)
     error = {"code": "STEP_FAILED", "message": result.error or "the step failed without saying why"}
     return Verdict.ACCEPTED, [_failed(work, now, error, result, via)]
 
 
-def _succeeded(work: Work, step: StepVersion, result: StepResult, now: int, via: str) -> Event:
+def _succeeded(work: Work, step: StepVersion, result: StepResult, now: int, findings: Findings, via: str) -> Event:
     """Success, unless the outputs are not what the step declares."""
-    wrong = invalid_outputs(step.definition, result.outputs or {}) if step.definition.attributes else []
+    wrong = invalid_outputs(step.definition, result.outputs or {}, findings) if step.definition.attributes else []
     if wrong:
         text = "; ".join(f"{item['attribute']} {item['message']}" for item in wrong)
         invalid = {"code": "INVALID_OUTPUT", "message": text, "attribute": wrong[0]["attribute"], "errors": wrong}
@@ -124,12 +131,12 @@ def _succeeded(work: Work, step: StepVersion, result: StepResult, now: int, via:
     return Event(_WORK_SUCCEEDED, now, work.flow_id, work.step_id, work.work_id, work.attempt, data)
 
 
-def child_succeeded(work: Work, step: StepVersion, result: StepResult, now: int) -> Event:
+def child_succeeded(work: Work, step: StepVersion, result: StepResult, now: int, findings: Findings) -> Event:
     """The flow that the item is has completed. Its outputs came through no door, and may have gained levels."""
     if is_too_deep(result.outputs):
         invalid = {"code": "INVALID_OUTPUT", "message": f"what the sub-flow gave {TOO_DEEP}"}
         return _failed(work, now, invalid, None, "flow")
-    return _succeeded(work, step, result, now, "flow")
+    return _succeeded(work, step, result, now, findings, "flow")
 
 
 def child_failed(work: Work, child: Flow, now: int) -> Event:

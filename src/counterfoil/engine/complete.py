@@ -55,7 +55,7 @@ class Complete:
         step = world.version(work.version)
         if step.definition.require_signature and self._verify is not None:
             self._verify(now)
-        verdict, events = report(work, self._result, step, self._retry, now)
+        verdict, events = report(work, self._result, step, self._retry, now, world.findings)
         for event in events:
             world.record(event)
         if events:

@@ -79,7 +79,8 @@ class RecordReply:
             world.record(fail(work, now, outcome.code, outcome.message, "response"))
             word = "failed"
         else:
-            _, events = report(work, outcome.result, world.version(work.version), self._retry, now, via="response")
+            step, found = world.version(work.version), world.findings
+            _, events = report(work, outcome.result, step, self._retry, now, found, via="response")
             for event in events:
                 world.record(event)
             word = str(world.work(self._work_id).status)

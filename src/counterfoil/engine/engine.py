@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from counterfoil.checking.checker import ValueChecker
 from counterfoil.domain.errors import CounterfoilError, InvalidSignature, InvalidStep, Unavailable, UnknownReceipt
 from counterfoil.domain.events import EventType
 from counterfoil.domain.flows import RedriveRequest, StartFlow
@@ -68,6 +69,10 @@ class Limits:
     dispatches_per_host: int = 64
     lease_ms: int | None = None
     """How long a silent node keeps what it is sending; None: it is the only one."""
+    value_check_ms: int = 500
+    """Processor time for the check of one value."""
+    value_checks: int = 256
+    """Commands that wait for such a check."""
 
 
 class Engine:
@@ -116,6 +121,8 @@ class Engine:
         self.dispatcher.freed = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.commit.prepare = self.dispatcher.prepare
         self.commit.committed = self._committed
+        self.checker = ValueChecker(limits.value_check_ms, limits.value_checks)
+        self.commit.checker = self.checker
         self._verifier = verifier
         self._heartbeat_pace = HeartbeatPace()
         self._readiness: Callable[[], Document] = dict
@@ -133,6 +140,7 @@ class Engine:
         try:
             left, _ = await asyncio.gather(self.dispatcher.drain(grace_seconds), self.notifier.drain(grace_seconds))
             await self.commit.close()
+            self.checker.close()
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)

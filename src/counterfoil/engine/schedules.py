@@ -12,6 +12,7 @@ import structlog
 from pydantic import ValidationError
 
 from counterfoil.domain import schedules
+from counterfoil.domain.checks import CheckNeeded
 from counterfoil.domain.errors import CounterfoilError, InternalError, InvalidInput, InvalidSchedule, UnknownSchedule
 from counterfoil.domain.flows import StartFlow
 from counterfoil.domain.schedules import Schedule, ScheduleDefinition
@@ -97,7 +98,7 @@ class FireSchedule:
             return Firing(self.schedule_id, 1, fault)
         try:
             flow_ids = [self._start(world, schedule, tick, now) for tick in due.ticks]
-        except NotLoaded:
+        except (NotLoaded, CheckNeeded):
             raise
         except Exception as error:  # noqa: BLE001 - told by _refusal
             world.discard()  # all ticks ask for the same at the same moment: what one is refused, all are

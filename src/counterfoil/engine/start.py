@@ -11,6 +11,7 @@ from counterfoil.domain.planning import make_plan
 from counterfoil.domain.settle import begin
 from counterfoil.domain.time import rfc3339
 from counterfoil.engine.context import EngineContext
+from counterfoil.store.batch import Question
 from counterfoil.store.needs import Needs
 from counterfoil.store.world import World
 
@@ -49,7 +50,7 @@ class Start:
         }
 
 
-class Preview:
+class Preview(Question):
     """``POST /api/v1/plan``: what a start would do, and nothing of it is done."""
 
     def __init__(self, request: StartFlow, context: EngineContext) -> None:
@@ -62,5 +63,5 @@ class Preview:
     def decide(self, world: World, now: int) -> dict[str, Any]:
         register = world.register()
         plan = make_plan(register, self._request.goals, self._request.init)
-        check_inputs(register, plan, self._request.init, world.rules.max_fan_out)
+        check_inputs(register, plan, self._request.init, world.rules.max_fan_out, world.findings)
         return plan.document()

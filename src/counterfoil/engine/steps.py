@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from counterfoil.domain.errors import UnknownStep
+from counterfoil.domain.errors import InvalidStep, UnknownStep
+from counterfoil.domain.flows import invalid_own_values
 from counterfoil.domain.model import StepVersion
 from counterfoil.store.needs import Needs
 from counterfoil.store.world import World
@@ -21,6 +22,9 @@ class PutStep:
 
     def decide(self, world: World, now: int) -> bool:
         """True when the step is new."""
+        wrong = invalid_own_values(self.version.definition, world.findings)
+        if wrong:
+            raise InvalidStep(errors=wrong)
         current = world.current_version(self.version.step_id)
         if current is None or current.version != self.version.version:
             world.put_current(self.version.step_id, self.version)

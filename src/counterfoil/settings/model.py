@@ -111,6 +111,9 @@ class Settings(BaseSettings):
     fan_out_limit: Whole = Field(
         10_000, ge=1, le=1_000_000, description="Work items that one step may fan out into, whatever it says itself."
     )
+    value_check_ms: Whole = Field(
+        500, ge=10, le=60_000, description="Processor time for checking one value against its JSON Schema, at most."
+    )
     gate_patience_ms: Whole = Field(
         3_600_000,
         ge=100,

@@ -8,11 +8,13 @@ through the world's capacity, which is made for it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import structlog
 
-from counterfoil.domain.errors import CounterfoilError, InternalError
+from counterfoil.domain.checks import CheckNeeded
+from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable
 from counterfoil.domain.time import Clock
 from counterfoil.store.needs import Find, Needs, NotLoaded
 from counterfoil.store.world import World
@@ -21,6 +23,8 @@ Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True)
 Resolve = Callable[[Any], None]
 """Told what became of a command: its answer, or the error that refused it."""
+Postpone = Callable[["Command[Any]", Resolve, CheckNeeded], None]
+"""Takes a command that cannot be decided before some values are checked."""
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +35,14 @@ class Command(Protocol[Answer_co]):
     def needs(self, needs: Needs) -> None: ...
 
     def decide(self, world: World, now: int) -> Answer_co: ...
+
+
+def _refuse(_command: Command[Any], resolve: Resolve, _needed: CheckNeeded) -> None:
+    resolve(Unavailable("a value cannot be checked against its schema now, send it again later"))
+
+
+class Question:
+    """Marks commands that change nothing: what they wait for can wait until those that do have had theirs."""
 
 
 class ForEach(Generic[Answer]):
@@ -71,6 +83,8 @@ class Batch:
         self._standing_for: dict[int, range] = {}
         self._looked_for: set[tuple[str, Any]] = set()
         self._answers: list[Any] = [None] * len(self._commands)
+        self._postpones = False
+        """Whether some command cannot be decided yet."""
         self.world = self._make_world()
         self.needs = Needs()
         self.world.want_controls(self.needs)
@@ -132,6 +146,10 @@ class Batch:
         except CounterfoilError as refusal:
             world.discard()
             self._answers[index] = refusal
+        except CheckNeeded as needed:
+            world.discard()
+            self._answers[index] = needed
+            self._postpones = True
         except Exception:
             world.discard()
             log.exception("command_failed", command=type(command).__name__)
@@ -160,16 +178,34 @@ class Batch:
         """The transaction came to nothing: so did every command in it."""
         self.world.capacity.retract()
         self._standing_for = {}
+        self._postpones = False
         self._answers = [error] * len(self._entries)
 
-    def answer(self) -> None:
-        """Tell everybody what became of his command. Who cannot be told must not keep others from being told."""
-        for index, (_, resolve) in enumerate(self._entries):
+    def answer(self, postpone: Postpone = _refuse) -> None:
+        """Resolve every command, or postpone it. A failing callback must not block the others."""
+        for index, (command, resolve) in enumerate(self._entries):
             answer = self._answers[index]
-            if index in self._standing_for:
-                answers = (self._answers[place] for place in self._standing_for[index])
-                answer = [each for each in answers if not isinstance(each, CounterfoilError)]
             try:
-                resolve(answer)
+                if index in self._standing_for:
+                    answers = [self._answers[place] for place in self._standing_for[index]]
+                    self._answer_each(command, resolve, answers, postpone)
+                elif self._postpones and isinstance(answer, CheckNeeded):
+                    postpone(command, resolve, answer)
+                else:
+                    resolve(answer)
             except Exception:
                 log.exception("answer_lost")
+
+    @staticmethod
+    def _answer_each(command: Command[Any], resolve: Resolve, answers: list[Any], postpone: Postpone) -> None:
+        """Resolve a ``ForEach``; if some of its commands cannot be decided yet it searches again for what is left."""
+        done = [each for each in answers if not isinstance(each, CounterfoilError | CheckNeeded)]
+        checks = tuple(check for each in answers if isinstance(each, CheckNeeded) for check in each.checks)
+        if checks:
+            postpone(command, partial(_resolve_rest, resolve, done), CheckNeeded(checks))
+        else:
+            resolve(done)
+
+
+def _resolve_rest(resolve: Resolve, done: list[Any], rest: list[Any] | CounterfoilError) -> None:
+    resolve(done if isinstance(rest, CounterfoilError) else done + rest)

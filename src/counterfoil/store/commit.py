@@ -12,6 +12,8 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
   the database has said which it was; if it holds, it is acted upon then.
 - Several batches may be under way, where the backend keeps them apart by its locks. Each is decided and answered as if
   it were alone. Commands are shared out among them (store/sharing.py), and may wait some milliseconds for company.
+- A command that needs the finding of a long check (domain/checks.py) is put back until the check was made, elsewhere.
+  Then it is decided as if it had come only now; the batch does not wait for it.
 - Who wins a race: the command that is decided first. Within a batch that is the order of the queue, but for commands
   that miss something: they are decided again behind their neighbours. The second always sees what the first did.
 """
@@ -21,15 +23,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from counterfoil.domain.checks import CheckNeeded, Findings, ValueCheck
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable
 from counterfoil.domain.time import Clock
-from counterfoil.store.batch import Batch, Command, Resolve
+from counterfoil.store.batch import Batch, Command, Question, Resolve
 from counterfoil.store.known import Known
 from counterfoil.store.sharing import Shares
 from counterfoil.store.world import World
@@ -73,6 +76,14 @@ class Backend(Protocol):
         Begins at once, if it can; else when it is awaited. The awaitable ends with the commit, or raises StoreFailure,
         and then nothing was written, or CommitUnknown.
         """
+        ...
+
+
+class Checker(Protocol):
+    """Makes checks that take long, in no time of this thread's."""
+
+    def check(self, checks: Sequence[ValueCheck], done: Callable[[Findings | None], None], *, urgent: bool) -> bool:
+        """``done`` is called later, by the event loop; None: they cannot be made now. False: too many wait already."""
         ...
 
 
@@ -144,6 +155,8 @@ class GroupCommit:
         """Called with the empty world of each batch: where the engine puts its capacity."""
         self.committed: Callable[[World], None] = lambda world: None
         """Called after each commit, before anybody is answered: what was committed decides what happens next."""
+        self.checker: Checker | None = None
+        """Without one, commands that need a long check are refused."""
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -167,10 +180,13 @@ class GroupCommit:
         """Decide and commit a command; returns its answer once it is durable, or raises its refusal."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if not self.enqueue(command, partial(_settle_future, future)):
-            if self._closed:
-                raise Unavailable("the engine is stopping, send it again to the next one")
-            raise Unavailable("too much is waiting to be written, send it again later")
+            raise self._no_room()
         return await future
+
+    def _no_room(self) -> Unavailable:
+        if self._closed:
+            return Unavailable("the engine is stopping, send it again to the next one")
+        return Unavailable("too much is waiting to be written, send it again later")
 
     def enqueue(self, command: Command[Answer], resolve: Callable[[Answer | CounterfoilError], None]) -> bool:
         """The same without waiting: ``resolve`` is called once the command is durable or refused. False: no room."""
@@ -187,7 +203,7 @@ class GroupCommit:
             if self._queue:
                 if self._batches > 1:
                     if unanswered is not None:
-                        unanswered.answer()
+                        unanswered.answer(self._postpone)
                         unanswered = batch = None
                     await self._gather()
                     if not self._queue:  # another has taken them
@@ -195,11 +211,11 @@ class GroupCommit:
                 batch = self._next_batch()
                 execution = self._execute(batch)
                 if unanswered is not None:
-                    unanswered.answer()
+                    unanswered.answer(self._postpone)
                 await self._finish(batch, execution)
                 unanswered = batch
             elif unanswered is not None:
-                unanswered.answer()
+                unanswered.answer(self._postpone)
                 unanswered = batch = None
             elif self._closed:
                 return
@@ -280,6 +296,22 @@ class GroupCommit:
         self._under_way -= len(batch)
         self._wake.set()
         self._metrics.set_backlog(len(self._queue))
+
+    def _postpone(self, command: Command[Any], resolve: Resolve, needed: CheckNeeded) -> None:
+        """Put a command back until the values are checked that it needs to know of."""
+
+        def done(findings: Findings | None) -> None:
+            if findings is None:
+                resolve(Unavailable("a value cannot be checked against its schema now, send it again later"))
+                return
+            self._known.learn_findings(findings)
+            if not self.enqueue(command, resolve):
+                resolve(self._no_room())
+
+        if self.checker is None or self._closed:
+            done(None)
+        elif not self.checker.check(needed.checks, done, urgent=not isinstance(command, Question)):
+            resolve(Unavailable("too many values wait to be checked, send it again later"))
 
     def _follow_up(self, world: World, commands: int) -> None:
         self._known.learn_plans(world.changes.plans.values())

@@ -1,4 +1,4 @@
-"""What a node knows for good: definitions and plans by their content, and the register at its last seen revision.
+"""What a node knows for good: definitions, plans and findings by their content, and the last revision of the register.
 
 None of that changes under its name, so it cannot be out of date. Beside it the policies and subscriptions, which can:
 whoever writes proves that they have not changed since. It is shared by all batches of a node.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from counterfoil.domain.checks import Findings
 from counterfoil.domain.controls import Controls
 from counterfoil.domain.model import GATED, GATED_STEP, UNDOING, StepVersion
 from counterfoil.domain.planning import Plan
@@ -16,6 +17,9 @@ from counterfoil.domain.steps import WorkDefaults
 
 MOST_PLANS = 10_000
 """Plans that are kept at hand; those that were met first are forgotten first, and loaded again when they are needed."""
+
+MOST_FINDINGS = 10_000
+"""The same of findings: a decision needs one only until it is made."""
 
 NO_REGISTER = Register(-1, ())
 
@@ -32,6 +36,8 @@ class Known:
         self.controls: Controls | None = None
         """Policies and subscriptions as they were seen last. Nobody writes anything who has seen older ones than the
         store has; None: they have changed, or nobody has looked yet."""
+        self.findings: dict[bytes, str | None] = {}
+        """What was found out about values whose check takes long."""
         self._defaults = defaults or WorkDefaults()
 
     @property
@@ -51,3 +57,8 @@ class Known:
             self.plans[plan.plan_id] = plan
         while len(self.plans) > MOST_PLANS:
             del self.plans[next(iter(self.plans))]
+
+    def learn_findings(self, findings: Findings) -> None:
+        self.findings.update(findings)
+        while len(self.findings) > MOST_FINDINGS:
+            del self.findings[next(iter(self.findings))]

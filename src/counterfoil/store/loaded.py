@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from counterfoil.domain.checks import Findings
 from counterfoil.domain.controls import KeptPolicy
 from counterfoil.domain.model import (
     Approval,
@@ -58,6 +59,7 @@ class Loaded:
         self.rates = Rates()
         self.revisions: dict[str, int] = {}
         """How often each loaded flow had changed, on a store that several nodes write to."""
+        self.findings: Findings = known.findings
 
     def add_whole(self, work: Work, step: StepRun, flow: Flow, revision: int) -> None:
         """A work item with its step and flow, as they are at this revision."""

@@ -315,6 +315,7 @@ class Simulator:
         for task in tasks:
             task.cancel()
         await self.engine.neighbours.stop()
+        self.engine.checker.close()
         await self._leave(tasks)
         await self._database.bury(self.engine.context.node_id)
 

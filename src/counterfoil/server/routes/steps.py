@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from aiohttp import web
@@ -11,7 +12,7 @@ from counterfoil.domain.steps import STEP_ID_PATTERN, StepDefinition
 from counterfoil.domain.urls import MASKED_FAULT
 from counterfoil.server.answers import StepDocument, StepsPage, empty_response, json_response
 from counterfoil.server.auth import ADMINS
-from counterfoil.server.requests import read_model
+from counterfoil.server.requests import read_json, validate
 from counterfoil.server.routes import Answer, EngineFacade, Route
 
 _STEP_ID = re.compile(STEP_ID_PATTERN)
@@ -34,7 +35,9 @@ def step_routes(engine: EngineFacade) -> list[Route]:
         if not _STEP_ID.fullmatch(step_id):
             fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
             raise InvalidStep("the step id is not valid", errors=[{"place": "step_id", "message": fault}])
-        definition = await read_model(request, StepDefinition, InvalidStep)
+        body = await read_json(request, request.client_max_size, InvalidStep)
+        # Schemas are compiled: a moment for one, and a request may bring many.
+        definition = await asyncio.to_thread(validate, StepDefinition, body, InvalidStep)
         if masked := definition.masked_urls():
             raise InvalidStep(errors=[{"place": place, "message": MASKED_FAULT} for place in masked])
         document, created = await engine.put_step(step_id, definition)

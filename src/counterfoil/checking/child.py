@@ -1,0 +1,49 @@
+"""The checking process: reads a schema and a value, says what is wrong with the value, and so on until its end.
+
+It has no secrets and no files but its two pipes. The time that the processor spends on one check is limited by the
+kernel, which ends the process when it is over: nothing else can, for the library that checks cannot be interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+from functools import partial
+
+from counterfoil.checking.frames import frame, read_frame
+from counterfoil.domain.values import compiled, schema_problem
+
+MAX_MEMORY_BYTES = 2 * 1024**3
+NICENESS = 5
+"""The engine comes first: who has a value that takes long to check can wait."""
+
+
+def main() -> None:
+    """``python -m counterfoil.checking.child <milliseconds of processor time for each check>``."""
+    limit_seconds = int(sys.argv[1]) / 1000
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what stops the engine makes it close the pipe
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    os.nice(NICENESS)
+    with contextlib.suppress(ValueError, OSError):  # not every system limits it
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    read = partial(os.read, sys.stdin.fileno())
+    with contextlib.suppress(BrokenPipeError):  # nobody is left to be told
+        while (head := read_frame(read)) is not None and (value := read_frame(read)) is not None:
+            signal.setitimer(signal.ITIMER_PROF, limit_seconds)
+            answer = memoryview(frame(json.dumps(_problem(head, value)).encode()))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            while answer:
+                answer = answer[os.write(sys.stdout.fileno(), answer) :]
+
+
+def _problem(head: bytes, value: bytes) -> str | None:
+    schema = compiled(json.loads(head[1:]))
+    return schema_problem(schema, json.loads(value), each=head[:1] == b"e")
+
+
+if __name__ == "__main__":
+    main()
