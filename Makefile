@@ -65,8 +65,8 @@ fuzz: $(INSTALLED_DEV) ## hostile requests and other examples of every property,
 		$(BIN)/pytest -m "fuzz or hypothesis" --hypothesis-seed=$(SEED) --timeout=0 -s $(ARGS)
 
 audit: $(INSTALLED_DEV) $(INSTALLED_AUDIT) $(INSTALLED_RUNTIME) ## licences and known vulnerabilities of what is installed, and an SBOM in build/
-	$(BIN)/python -m tools.licences
-	$(AUDIT)/bin/python -m tools.advisories constraints.txt
+	$(BIN)/python -m tests.audit.licences
+	$(AUDIT)/bin/python -m tests.audit.advisories constraints.txt
 	$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application \
 		--output-format JSON --output-file $(SBOM) $(RUNTIME)/bin/python
 	@echo "$(SBOM): CycloneDX, of an installation of counterfoil[postgres]"

@@ -16,7 +16,7 @@ REASONS: dict[str, str] = {}
 """Modules that may be longer, each with the reason why there is no seam in it."""
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-EVERYTHING = modules(PACKAGE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples", ROOT / "tools")
+EVERYTHING = modules(PACKAGE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
 MEANINGLESS = re.compile(r"(^|_)(utils?|helpers?|managers?|misc|common)(_|$)")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tools import advisories, licences
+from tests.audit import advisories, licences
 
 FLAW = {"id": "CVE-2019-11324", "fix_versions": ["1.24.2"]}
 OLD = {"name": "urllib3", "version": "1.24.1", "vulns": [FLAW]}
@@ -74,7 +74,7 @@ def test_without_advisories_it_says_so_and_does_not_fail(canned: Canned, capsys:
     assert advisories.main(OURS) == 0
     told = capsys.readouterr().out
     assert "NOT checked" in told
-    assert "api.osv.dev tells nothing of urllib3==1.24.1: cannot be reached" in told
+    assert "the OSV database tells nothing of urllib3==1.24.1: cannot be reached" in told
 
 
 def test_a_known_vulnerability_fails(canned: Canned, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,10 +82,10 @@ def test_a_known_vulnerability_fails(canned: Canned, capsys: pytest.CaptureFixtu
     assert advisories.main(OURS) == 1
     told = capsys.readouterr().out
     assert "urllib3 1.24.1: CVE-2019-11324, fixed in 1.24.2" in told
-    assert "2 of 3 versions checked by api.osv.dev: 1 with known vulnerabilities" in told
+    assert "2 of 3 versions checked by the OSV database: 1 with known vulnerabilities" in told
 
 
 def test_nothing_known_is_well(canned: Canned, capsys: pytest.CaptureFixture[str]) -> None:
     canned |= {"pypi": [OLD], "ours": [GOOD]}
     assert advisories.main(OURS) == 0
-    assert "1 of 1 versions checked by the JSON API of pypi.org: 0 with" in capsys.readouterr().out
+    assert "1 of 1 versions checked by the JSON API of the package index: 0 with" in capsys.readouterr().out

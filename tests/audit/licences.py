@@ -1,6 +1,6 @@
 """The licence of everything that is installed beside the package: a table, and a failure where one is not allowed.
 
-Run by the interpreter whose environment it is about: ``.venv/bin/python -m tools.licences``. It takes what each
+Run by the interpreter whose environment it is about: ``.venv/bin/python -m tests.audit.licences``. It takes what each
 distribution says of itself: a licence expression (PEP 639), else the field ``License``, else its classifiers.
 """
 

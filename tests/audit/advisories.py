@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-SOURCES = {"pypi": "the JSON API of pypi.org", "osv": "api.osv.dev"}
+SOURCES = {"pypi": "the JSON API of the package index", "osv": "the OSV database"}
 KNOWN_VULNERABLE = "urllib3==1.24.1"
 """CVE-2019-11324 and others: every source of advisories has it."""
 SECONDS = 600

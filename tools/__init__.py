@@ -1,1 +1,0 @@
-"""Tools of the workshop, beside the tests: what ``make audit`` runs."""
