@@ -184,12 +184,12 @@ def event_document(row: Row) -> Document:
 def attempt_documents(events: list[Row]) -> list[Document]:
     """The attempts of a work item, read off its journal."""
     attempts: list[Document] = []
-    for _, event_type, at, _, _, _, _, data in events:
+    for _, event_type, at, _, _, _, attempt, data in events:
         facts = parse_json(data)
         if event_type in ("work_dispatched", "work_granted"):
             attempts.append(
                 {
-                    "attempt": len(attempts) + 1,
+                    "attempt": attempt,
                     "sent_at": rfc3339(at),
                     "acknowledged_at": None,
                     "ended_at": None,

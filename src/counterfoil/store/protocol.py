@@ -49,6 +49,10 @@ class Store(Backend, Nodes, Protocol):
         """Run a named query on a reader, apart from the writer; raises StoreFailure when it cannot."""
         ...
 
+    async def probe(self, node_id: str) -> None:
+        """Write something durably that changes nothing and takes no room; raises StoreFailure when it cannot."""
+        ...
+
     async def receipt_secret(self, proposed: str) -> str | None:
         """The secret that the nodes of this store share: the first one proposed; None: the store keeps none."""
         ...

@@ -185,6 +185,7 @@ class _HaltingStore:
         self.leave = store.leave
         self.notify = store.notify
         self.receipt_secret = store.receipt_secret
+        self.probe = store.probe
         self.point: CrashPoint | None = None
         self.reached = asyncio.Event()
         self._store = store

@@ -21,7 +21,7 @@ from counterfoil.store.protocol import Row
 from counterfoil.store.sqlite.connection import Connection, open_reader, open_writer
 from counterfoil.store.sqlite.lock import take_lock
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION, migrate
-from counterfoil.store.sqlite.transaction import QUERIES, execute
+from counterfoil.store.sqlite.transaction import QUERIES, execute, write_probe
 
 log = structlog.get_logger(__name__)
 
@@ -105,6 +105,11 @@ class SqliteStore:
         finally:
             self._readers.put_nowait(connection)
         return unpack_read(query, parameters, rows) if query in READS else rows
+
+    async def probe(self, node_id: str) -> None:
+        if self._writer is None:
+            raise StoreFailure("the database is being opened anew")
+        await self._guard(self._writer.start(write_probe))
 
     # One process at a time: its lease is the lock on the file, and there is nobody else to tell.
 
