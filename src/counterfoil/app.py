@@ -27,6 +27,7 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler import SweepLoop
 from counterfoil.server.app import create_web_app
 from counterfoil.server.connections import ConnectionLimits, Connections
+from counterfoil.server.listening import Site
 from counterfoil.server.protocol import Runner
 from counterfoil.server.routes.webhook import express_completions
 from counterfoil.settings import Settings
@@ -36,7 +37,6 @@ from counterfoil.store.secrets import shared_secrets
 from counterfoil.store.select import examine, make_store
 from counterfoil.transport.descriptors import RESERVED, Shares, raise_limit, share_out
 from counterfoil.transport.egress import EgressPolicy
-from counterfoil.transport.exhaustion import lack_of
 from counterfoil.transport.http import HttpTransport
 from counterfoil.transport.signing import Signer, Verifier
 
@@ -114,10 +114,11 @@ class Counterfoil:
             ),
         )
         self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)
+        self._connections = Connections(connection_limits(settings, shares.inbound), self.metrics)
         self._runner = Runner(
             create_web_app(self.engine, settings),
             take=express_completions(self.engine, settings.max_body_bytes),
-            connections=Connections(connection_limits(settings, shares.inbound), self.metrics),
+            connections=self._connections,
             access_log=settings.access_log,
             shutdown_timeout=settings.shutdown_grace_ms / 1000,
         )
@@ -165,12 +166,9 @@ class Counterfoil:
                 raise StartFailure(str(failure)) from failure
 
     async def _listen(self) -> str:
-        from aiohttp import web  # noqa: PLC0415
-
         host, port = self.settings.host, self.settings.port
         try:
-            site = web.TCPSite(self._runner, host, port, backlog=1024)
-            await site.start()
+            await Site(self._runner, host, port, self._connections).start()
         except OSError as error:
             raise StartFailure(f"cannot serve on {host}:{port}: {error.strerror or error}") from error
         address = self._runner.addresses[0]
@@ -222,7 +220,6 @@ async def serve_until_signalled(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT, then stop gracefully."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_note_unless_exhausted)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with Counterfoil(settings) as node:
@@ -230,12 +227,6 @@ async def serve_until_signalled(settings: Settings) -> int:
         await stop.wait()
         log.info("stopping", url=node.url)
     return 0
-
-
-def _note_unless_exhausted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """asyncio tells of every caller that it cannot accept for want of descriptors: the log has that once already."""
-    if lack_of(context.get("exception")) is None:
-        loop.default_exception_handler(context)
 
 
 def serve(settings: Settings) -> int:

@@ -24,7 +24,7 @@ import structlog
 from counterfoil.domain.errors import Unavailable
 from counterfoil.server.problems import problem_bytes
 from counterfoil.transport.descriptors import take_one
-from counterfoil.transport.exhaustion import DESCRIPTORS, Shortage
+from counterfoil.transport.exhaustion import DESCRIPTORS, Shortage, lack_of
 
 LEAVING_AT_ONCE = 32
 """Connections that may be on their way out beside those that are open; their descriptors are reserved."""
@@ -150,6 +150,12 @@ class Connections:
         self._open.discard(connection)
         self._leaving.pop(connection, None)
 
+    def cannot_accept(self, error: OSError) -> None:
+        """A caller waits whose connection cannot be accepted: give the descriptors of others back for it."""
+        self._shortage.note(lack_of(error) or error.strerror or type(error).__name__)
+        self._make_room(asyncio.get_running_loop().time())
+        self._tell()
+
     def sweep(self, now: float) -> None:
         """End what has kept the engine waiting too long."""
         for connection in list(self._open):
@@ -169,7 +175,7 @@ class Connections:
         self.sweep(now)
         try:
             take_one()
-        except OSError:  # the event loop turns callers away then, and says nothing
+        except OSError:  # also when nobody happens to connect
             self._shortage.note(DESCRIPTORS)
             self._make_room(now)
             self._tell()

@@ -6,9 +6,9 @@ import os
 import resource
 from dataclasses import dataclass
 
-RESERVED = 96
+RESERVED = 128
 """Descriptors that neither callers nor dispatches get: of the store, the log, the event loop and name lookups, and for
-callers that are being turned away."""
+callers that are being accepted or turned away."""
 FEWEST = 8
 """What callers and dispatches get each, however low the limit is."""
 

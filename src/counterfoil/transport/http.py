@@ -7,6 +7,7 @@ remembers the moment before its first byte goes out: a failure earlier than that
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
 import socket
@@ -40,6 +41,8 @@ _FAULTS = (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError)
 uvloop's name for some faults of a socket, and aiohttp's for a session that is being closed."""
 
 _BEFORE_SENDING = (*_FAULTS, MemoryError)
+
+codecs.lookup("idna")  # a module that Python would load when it is first used, which takes a descriptor
 
 _OWN_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
 """Answers are small: compressing them costs more than it saves."""
@@ -178,14 +181,14 @@ class HttpTransport:
         ``may_send`` is asked when a connection is there and the first byte is about to leave.
         """
         assert self._session is not None, "the transport is opened by async with"
-        target = self._targets.get(url) or self._target(url)
-        if target.refusal is not None:
-            return target.refusal
-        destination.set(target.host)
         connecting = _Connecting()
         _connecting.set(connecting)
         payload = _Body(body, may_send)
         try:
+            target = self._targets.get(url) or self._target(url)
+            if target.refusal is not None:
+                return target.refusal
+            destination.set(target.host)
             response = await self._session.post(
                 target.url, data=payload, headers=headers, allow_redirects=False, timeout=_timeout(timeout_ms)
             )

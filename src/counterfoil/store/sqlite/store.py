@@ -56,13 +56,13 @@ class SqliteStore:
         try:
             writer = await self._open_writer()
             found = await writer.run(migrate, self._clock())
+            for _ in range(self._reader_count):  # now: later there may be no descriptor for them
+                self._readers.put_nowait(await open_reader(self.path))
         except BaseException:
             await self.close()
             raise
         if found not in (0, SCHEMA_VERSION):
             log.info("store_migrated", was=found, now=SCHEMA_VERSION)
-        for _ in range(self._reader_count):
-            self._readers.put_nowait(None)
 
     async def close(self) -> None:
         readers = [self._readers.get_nowait() for _ in range(self._readers.qsize())]
