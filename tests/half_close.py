@@ -27,7 +27,7 @@ async def complete_and_shut_down(api: Api, endpoint: StepEndpoint, *pieces: int)
 
 async def pipeline_and_shut_down(api: Api, endpoint: StepEndpoint) -> None:
     """Several requests, a completion among them: all are answered, in order."""
-    flow_id, received = await dispatched(api, endpoint)
+    _, received = await dispatched(api, endpoint)
     completion = b"".join(post_bytes(received.webhook_url, SUCCESS))
     async with raw_connection(api.url) as connection:
         await _send(connection, completion + GET * 40 + completion + GET)

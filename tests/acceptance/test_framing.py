@@ -161,11 +161,11 @@ async def test_what_follows_a_completion_is_not_taken_while_it_waits(
         before = resident_bytes(engine)
         async with locked(engine.place):
             connection.send(b"".join(post_bytes(received.webhook_url, SUCCESS)))
-            await connection.writer.drain()
+            (await api.get("/healthz")).ok()  # by the time of this answer the completion has been read
             taken = await send_until_it_sticks(connection, behind, most=64)
             grown = resident_bytes(engine) - before
-        assert taken < 40, f"{taken} MiB were taken"
-        assert grown < 16 * MEBIBYTE, f"the process grew by {grown} bytes"
+        assert taken < 32, f"{taken} MiB were taken"
+        assert grown < 8 * MEBIBYTE, f"the process grew by {grown} bytes"
         assert (await connection.answer()).status in (200, 503)
         assert (await connection.answer()).status == 200  # and what was sent behind it is read on
 
