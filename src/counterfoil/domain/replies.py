@@ -88,6 +88,7 @@ class NotCompleted:
 class NotSent:
     """The engine itself could not send it: the attempt was never made, and does not count."""
 
+    code: ReplyCode
     message: str
 
 
@@ -128,7 +129,7 @@ def _unanswered(reply: Reply) -> Outcome:
     if reply.permanent:
         return Failed(ReplyCode.INVALID_ENDPOINT, reply.error)
     if reply.lack is not None:
-        return NotSent(reply.error)
+        return NotSent(ReplyCode.NOT_SENT, reply.error)
     if reply.delivery is Delivery.NOT_DELIVERED:
         return NotCompleted(ReplyCode.NOT_DELIVERED, reply.error, Delivery.NOT_DELIVERED)
     return NotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, Delivery.UNKNOWN)

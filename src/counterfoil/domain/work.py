@@ -167,14 +167,16 @@ def give_back(
     return work_event(work, EventType.WORK_NOT_COMPLETED, now, data)
 
 
-def take_back(work: Work, step: StepVersion, retry: RetryRules, now: int, message: str, hold: str | None) -> Event:
+def take_back(
+    work: Work, step: StepVersion, retry: RetryRules, now: int, *, code: str, message: str, hold: str | None
+) -> Event:
     """The attempt was never sent, for want of something on this side: it is made again under the same number.
 
     ``hold``: the approval by which it was to be sent. It was not used, so it still holds for the attempt.
     """
     delay = backoff_ms(step.work, max(work.attempt, 1), retry.draw, None, retry.retry_after_limit_ms)
     data = {
-        "error": {"code": "NOT_SENT", "message": message},
+        "error": {"code": code, "message": message},
         "delivery": "not_delivered",
         "next_attempt_at": now + delay,
         "via": "engine",

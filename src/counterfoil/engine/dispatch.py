@@ -89,7 +89,8 @@ class RecordReply:
             word = "not_completed" if outcome.delivery is Delivery.ANSWERED else str(outcome.delivery)
         elif isinstance(outcome, NotSent):
             step = world.version(work.version)
-            world.record(take_back(work, step, self._retry, now, outcome.message, self._hold))
+            code, message = outcome.code, outcome.message
+            world.record(take_back(work, step, self._retry, now, code=code, message=message, hold=self._hold))
             word = "not_sent"
         elif isinstance(outcome, Failed):
             world.record(fail(work, now, outcome.code, outcome.message, "response"))
