@@ -104,6 +104,7 @@ REPLY_WHEN: dict[ReplyCode, str] = {
     ReplyCode.INVALID_ENDPOINT: "the endpoint's URL cannot be called at all",
     ReplyCode.EGRESS_DENIED: "the egress rules forbid the endpoint's address",
     ReplyCode.NOT_DELIVERED: "the request provably never arrived: connection refused, no such host",
+    ReplyCode.NOT_SENT: "this machine lacked descriptors, memory, ports or threads; it does not count as an attempt",
     ReplyCode.UNKNOWN_OUTCOME: "the request was sent, and no complete answer came back",
 }
 COMMON_ERRORS: frozenset[type[CounterfoilError]] = frozenset({BadRequest, Forbidden, Unauthenticated, Unavailable})

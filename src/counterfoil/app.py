@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import sys
 from collections.abc import Coroutine
@@ -19,11 +20,14 @@ from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.time import Clock
 from counterfoil.domain.view import FlowRules
 from counterfoil.engine import Engine, EngineContext, Limits, Retention, system_clock
+from counterfoil.engine.deliveries import AT_ONCE as DELIVERIES_AT_ONCE
 from counterfoil.engine.policy_files import PolicyFileError, read_policies
 from counterfoil.observability.logging import configure_logging
 from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler import SweepLoop
 from counterfoil.server.app import create_web_app
+from counterfoil.server.connections import ConnectionLimits, Connections
+from counterfoil.server.listening import Site
 from counterfoil.server.protocol import Runner
 from counterfoil.server.routes.webhook import express_completions
 from counterfoil.settings import Settings
@@ -32,6 +36,7 @@ from counterfoil.store.doctor import Finding
 from counterfoil.store.permissions import check_permissions
 from counterfoil.store.secrets import receipt_secrets
 from counterfoil.store.select import examine, make_store
+from counterfoil.transport.descriptors import RESERVED, Shares, raise_limit, share_out
 from counterfoil.transport.egress import EgressPolicy
 from counterfoil.transport.http import HttpTransport
 from counterfoil.transport.signing import Signer, Verifier
@@ -44,6 +49,9 @@ every moment that it waits for them is a moment in which nothing is committed.""
 COLLECTION_THRESHOLDS = (20_000, 20, 50)
 """How many new objects before Python looks for cycles: a busy server makes many short-lived ones and few cycles, and
 with the defaults it would look several times during each batch."""
+
+FEW_CONNECTIONS = 1_000
+"""If the limit on descriptors leaves room for fewer, that is worth a warning."""
 
 log = structlog.get_logger(__name__)
 
@@ -87,6 +95,7 @@ class Counterfoil:
 
     def _compose(self, receipts: Receipts) -> None:
         settings = self.settings
+        shares = share_descriptors(settings)
         context = EngineContext(
             receipts,
             defaults=settings.work,
@@ -113,16 +122,18 @@ class Counterfoil:
             limits=Limits(
                 backlog=settings.backlog_limit,
                 batch=settings.batch_limit,
-                dispatches=settings.dispatch_concurrency,
+                dispatches=min(settings.dispatch_concurrency, shares.outbound),
                 dispatches_per_host=settings.dispatch_concurrency_per_host,
                 lease_ms=settings.lease_ms if settings.is_shared else None,
                 value_check_ms=settings.value_check_ms,
             ),
         )
         self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)
+        self._connections = Connections(connection_limits(settings, shares.inbound), self.metrics)
         self._runner = Runner(
             create_web_app(self.engine, settings),
             take=express_completions(self.engine, settings.max_body_bytes),
+            connections=self._connections,
             access_log=settings.access_log,
             shutdown_timeout=settings.shutdown_grace_ms / 1000,
         )
@@ -170,12 +181,9 @@ class Counterfoil:
                 raise StartFailure(str(failure)) from failure
 
     async def _listen(self) -> str:
-        from aiohttp import web  # noqa: PLC0415
-
         host, port = self.settings.host, self.settings.port
         try:
-            site = web.TCPSite(self._runner, host, port, backlog=1024)
-            await site.start()
+            await Site(self._runner, host, port, self._connections).start()
         except OSError as error:
             raise StartFailure(f"cannot serve on {host}:{port}: {error.strerror or error}") from error
         address = self._runner.addresses[0]
@@ -193,6 +201,34 @@ class Counterfoil:
 
     async def _close_server(self) -> None:
         await self._runner.cleanup()
+
+
+def share_descriptors(settings: Settings) -> Shares:
+    """Raise the limit on descriptors as far as it is needed and allowed, and share out what there is."""
+    inbound, outbound = settings.max_connections, settings.dispatch_concurrency
+    limit = raise_limit(RESERVED + inbound + outbound + DELIVERIES_AT_ONCE)
+    shares = share_out(limit - DELIVERIES_AT_ONCE, inbound, outbound)
+    if shares != Shares(inbound, outbound):
+        scarce = shares.outbound < outbound or shares.inbound < FEW_CONNECTIONS
+        log.log(
+            logging.WARNING if scarce else logging.INFO,
+            "descriptors_limited",
+            limit=limit,
+            max_connections=shares.inbound,
+            dispatch_concurrency=shares.outbound,
+            remedy="raise the limit on open files (ulimit -n), or lower these settings",
+        )
+    return shares
+
+
+def connection_limits(settings: Settings, most: int) -> ConnectionLimits:
+    return ConnectionLimits(
+        most=most,
+        header=settings.header_timeout_ms / 1000,
+        body=settings.body_timeout_ms / 1000,
+        keepalive=settings.keepalive_timeout_ms / 1000,
+        write=settings.write_timeout_ms / 1000,
+    )
 
 
 async def serve_until_signalled(settings: Settings, *, new_receipt_secret: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""Modules of about 250 lines, functions of about 30, and names that say something."""
+"""Modules of one responsibility, functions of about 30 lines, and names that say something."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.architecture.source_tree import PACKAGE, ROOT, modules, shown
 
-LONGEST_MODULE = 400
+LONGEST_MODULE = 500
 LONGEST_FUNCTION = 70  # a table of routes or of SQL takes that much; logic should not
 REASONS: dict[str, str] = {}
 """Modules that may be longer, each with the reason why there is no seam in it."""

@@ -14,19 +14,14 @@ ROWS = re.findall(r"^\| [^|]+ \| ([^|]+) \| `(\w+)` \|$", PAGE, re.MULTILINE)
 LIMITS = {setting: limit for limit, setting in ROWS if setting != "api_keys"}
 DEFAULTS = {item.name: item.default for item in describe_settings()}
 UNITS = {"": 1, "ms": 1, "s": 1000, "hour": 3_600_000, "MiB": 1_048_576}
-COMING = {
-    *("value_check_ms", "max_connections", "header_timeout_ms", "body_timeout_ms"),
-    *("keepalive_timeout_ms", "write_timeout_ms"),
-}
-"""Settings of work that is not merged yet."""
 
 
 def test_there_are_limits() -> None:
     assert len(LIMITS) > 10
-    assert set(LIMITS) <= DEFAULTS.keys() | COMING
+    assert set(LIMITS) <= DEFAULTS.keys()
 
 
-@pytest.mark.parametrize("setting", sorted(LIMITS.keys() & DEFAULTS.keys()))
+@pytest.mark.parametrize("setting", sorted(LIMITS))
 def test_a_limit_is_the_default_of_its_setting(setting: str) -> None:
     found = re.match(r"([0-9,]+)(?: (MiB|s|ms|hour)\b)?", LIMITS[setting])
     assert found is not None

@@ -304,6 +304,21 @@ def test_attempts_are_read_off_the_journal() -> None:
     assert attempts[1]["acknowledged_at"] == LATER
 
 
+def test_an_attempt_that_could_not_be_sent_keeps_its_number_for_the_next() -> None:
+    error = {"code": "NOT_SENT", "message": "not sent: this machine lacks memory"}
+    gave_back: dict[str, Any] = {"error": error, "delivery": "not_delivered", "next_attempt_at": NOW + 500}
+    attempts = attempt_documents(
+        [
+            event_row("work_dispatched"),
+            event_row("work_not_completed", **gave_back, unsent=True),
+            event_row("work_dispatched", NOW + 500),
+            event_row("work_not_completed", **gave_back),
+            event_row("work_dispatched", NOW + 500),
+        ]
+    )
+    assert [each["attempt"] for each in attempts] == [1, 1, 2]
+
+
 def test_a_late_result_ends_the_last_attempt() -> None:
     attempts = attempt_documents(
         [

@@ -60,7 +60,8 @@ CounterfoilError
 │   ├── BadRequest
 │   ├── MethodNotAllowed
 │   ├── UnsupportedMediaType
-│   └── PayloadTooLarge
+│   ├── PayloadTooLarge
+│   └── RequestTimeout
 ├── Unavailable             not now: try again, nothing was recorded
 └── InternalError           a fault of the engine, never of the client
 
@@ -369,6 +370,11 @@ class UnsupportedMediaType(Unacceptable):
 class PayloadTooLarge(Unacceptable):
     code = "PAYLOAD_TOO_LARGE"
     default_message = "the body is larger than this server takes"
+
+
+class RequestTimeout(Unacceptable):
+    code = "REQUEST_TIMEOUT"
+    default_message = "the request did not arrive within the time that this server waits for it"
 
 
 class Unavailable(CounterfoilError):

@@ -151,6 +151,11 @@ def _postponed(work: Work, event: Event) -> None:
 def _not_completed(work: Work, event: Event) -> None:
     _postponed(work, event)
     work.deadline_at = work.owner = None
+    if event.data.get("unsent"):
+        work.attempt -= 1
+        work.hold = event.data["hold"]
+        if work.attempt == 0:
+            work.first_sent_at = None
 
 
 def _ended(work: Work, event: Event) -> None:

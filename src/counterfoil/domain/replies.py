@@ -36,6 +36,7 @@ class ReplyCode(StrEnum):
     INVALID_ENDPOINT = "INVALID_ENDPOINT"
     EGRESS_DENIED = "EGRESS_DENIED"
     NOT_DELIVERED = "NOT_DELIVERED"
+    NOT_SENT = "NOT_SENT"
     UNKNOWN_OUTCOME = "UNKNOWN_OUTCOME"
 
 
@@ -44,6 +45,7 @@ class Reply:
     """One exchange as the transport saw it. ``status`` is set exactly when ``delivery`` is answered.
 
     ``permanent``: it was not sent, and trying again cannot help (``denied``: because the egress rules forbid it).
+    ``lack``: what this machine lacked, for which it was not sent; that is no attempt at all.
     ``error`` is for people; it repeats neither the URL nor anything that was sent or received.
     """
 
@@ -55,6 +57,7 @@ class Reply:
     error: str = ""
     denied: bool = False
     permanent: bool = False
+    lack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,14 @@ class NotCompleted:
 
 
 @dataclass(frozen=True, slots=True)
+class NotSent:
+    """The engine itself could not send it: the attempt was never made, and does not count."""
+
+    code: ReplyCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """The answer rules out that the work was or will be done."""
 
@@ -89,7 +100,7 @@ class Failed:
     message: str
 
 
-Outcome = Acknowledged | Reported | NotCompleted | Failed
+Outcome = Acknowledged | Reported | NotCompleted | NotSent | Failed
 
 _ACKNOWLEDGED = Acknowledged()
 _SUCCEEDED = Reported(StepResult(success=True))
@@ -117,6 +128,8 @@ def _unanswered(reply: Reply) -> Outcome:
         return Failed(ReplyCode.EGRESS_DENIED, reply.error)
     if reply.permanent:
         return Failed(ReplyCode.INVALID_ENDPOINT, reply.error)
+    if reply.lack is not None:
+        return NotSent(ReplyCode.NOT_SENT, reply.error)
     if reply.delivery is Delivery.NOT_DELIVERED:
         return NotCompleted(ReplyCode.NOT_DELIVERED, reply.error, Delivery.NOT_DELIVERED)
     return NotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, Delivery.UNKNOWN)

@@ -66,6 +66,8 @@ def dispatch(work: Work, step: StepVersion, owner: str, now: int) -> Event:
         "deadline_at": deadline_at,
         "due_at": due_at,
     }
+    if work.hold is not None:
+        event.data["approval_id"] = work.hold
     return event
 
 
@@ -173,6 +175,25 @@ def give_back(
         return _failed(work, now, error, result, via, delivery=delivery)
     delay = backoff_ms(step.work, work.attempt, retry.draw, retry_after_ms, retry.retry_after_limit_ms)
     data = {"error": cause, "delivery": delivery, "next_attempt_at": now + delay, "via": via}
+    return work_event(work, EventType.WORK_NOT_COMPLETED, now, data)
+
+
+def take_back(
+    work: Work, step: StepVersion, retry: RetryRules, now: int, *, code: str, message: str, hold: str | None
+) -> Event:
+    """The attempt was never sent, for want of something on this side: it is made again under the same number.
+
+    ``hold``: the approval by which it was to be sent. It was not used, so it still holds for the attempt.
+    """
+    delay = backoff_ms(step.work, max(work.attempt, 1), retry.draw, None, retry.retry_after_limit_ms)
+    data = {
+        "error": {"code": code, "message": message},
+        "delivery": "not_delivered",
+        "next_attempt_at": now + delay,
+        "via": "engine",
+        "unsent": True,
+        "hold": hold,
+    }
     return work_event(work, EventType.WORK_NOT_COMPLETED, now, data)
 
 

@@ -57,12 +57,16 @@ class ClaimCancelCall:
 
 @dataclass
 class RecordCancelCall:
-    """A cancel call was made: forget it when it is done, else try again at ``retry_at``."""
+    """A cancel call was made: forget it when it is done, else try again at ``retry_at``.
+
+    ``tries``: 0 for a call that this machine could not send.
+    """
 
     call_id: str
     delivered: bool
     retry_at: int | None
     note: str
+    tries: int = 1
 
     def needs(self, needs: Needs) -> None:
         needs.calls.add(self.call_id)
@@ -72,7 +76,7 @@ class RecordCancelCall:
         if call is None:
             return
         if self.retry_at is not None:
-            world.call_later(replace(call, attempt=call.attempt + 1, due_at=self.retry_at))
+            world.call_later(replace(call, attempt=call.attempt + self.tries, due_at=self.retry_at))
             return
         world.flow(call.flow_id)  # who writes to a flow's journal has the flow in hand: its numbers stay in order
         kind = EventType.CANCEL_DELIVERED if self.delivered else EventType.CANCEL_UNDELIVERED

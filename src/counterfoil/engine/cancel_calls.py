@@ -15,6 +15,7 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.store.batch import ForEach
 from counterfoil.store.commit import GroupCommit
 from counterfoil.store.needs import Find
+from counterfoil.transport.exhaustion import Shortage
 
 RULES = WorkDefaults(max_retries=8, init_backoff_ms=500, max_backoff_ms=60_000, ack_timeout_ms=10_000)
 """How a cancel call is tried: nine times over some minutes. A worker that cannot be told learns it by heartbeat."""
@@ -30,9 +31,10 @@ class CancelCaller:
         transport: Transport,
         signer: MessageSigner | None,
         metrics: Metrics,
+        shortage: Shortage,
     ) -> None:
         self._commit = commit
-        self._messenger = Messenger(context, transport, RULES)
+        self._messenger = Messenger(context, transport, RULES, shortage)
         self._signer = signer
         self._metrics = metrics
 
@@ -57,4 +59,5 @@ class CancelCaller:
         )
         self._metrics.cancel_called(outcome.word)
         delivered = outcome.word == "delivered"
-        await self._commit.submit(RecordCancelCall(call.call_id, delivered, outcome.retry_at, outcome.note))
+        record = RecordCancelCall(call.call_id, delivered, outcome.retry_at, outcome.note, tries=int(outcome.sent))
+        await self._commit.submit(record)

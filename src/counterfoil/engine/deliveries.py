@@ -25,6 +25,7 @@ from counterfoil.store.batch import ForEach
 from counterfoil.store.commit import GroupCommit
 from counterfoil.store.needs import Find, Needs
 from counterfoil.store.world import World
+from counterfoil.transport.exhaustion import Shortage
 from counterfoil.transport.signing import Signer
 
 RULES = WorkDefaults(max_retries=18, init_backoff_ms=5_000, max_backoff_ms=4 * HOUR_MS, ack_timeout_ms=10_000)
@@ -89,17 +90,20 @@ class RecordDelivery:
             world.deliveries.put(self.delivery_id, None)
         elif delivery.due_at == self.until:
             retry_at, note = self.outcome.retry_at, self.outcome.note
-            tried = replace(delivery, attempt=delivery.attempt + 1, due_at=retry_at, note=note)
+            attempt = delivery.attempt + int(self.outcome.sent)
+            tried = replace(delivery, attempt=attempt, due_at=retry_at, note=note)
             world.deliveries.put(self.delivery_id, tried)
 
 
 class Notifier:
     """Makes due deliveries, so many at a time, and records what became of each."""
 
-    def __init__(self, context: EngineContext, commit: GroupCommit, transport: Transport, metrics: Metrics) -> None:
+    def __init__(
+        self, context: EngineContext, commit: GroupCommit, transport: Transport, metrics: Metrics, shortage: Shortage
+    ) -> None:
         self._context = context
         self._commit = commit
-        self._messenger = Messenger(context, transport, RULES)
+        self._messenger = Messenger(context, transport, RULES, shortage)
         self._metrics = metrics
         self._under_way: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -4,11 +4,16 @@ The protocol. An attempt is sent only after its intent was committed (``committe
 wrote), and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded
 against that very attempt of that very owner: if anything else happened to the item in the meantime (a webhook, a
 deadline, a cancellation), the reply is too late and changes nothing.
+
+An attempt that this machine cannot send, for want of descriptors, memory, ports or threads, is held back and tried
+again under the same intent. If that does not help for half of its acknowledgement timeout, the item is given back:
+nothing was sent, so the attempt keeps its number and no retry is used up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Callable
 from functools import partial
@@ -21,11 +26,11 @@ from counterfoil.domain.events import EventType
 from counterfoil.domain.flows import arguments_for
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.model import FlowInputs, StepVersion, Work
-from counterfoil.domain.replies import Acknowledged, Delivery, Failed, NotCompleted, Outcome, Reply, classify
+from counterfoil.domain.replies import Acknowledged, Delivery, Failed, NotCompleted, NotSent, Outcome, Reply, classify
 from counterfoil.domain.settle import settle
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.time import optional_rfc3339, rfc3339
-from counterfoil.domain.work import RetryRules, acknowledge, fail, give_back, report
+from counterfoil.domain.work import RetryRules, acknowledge, fail, give_back, report, take_back
 from counterfoil.engine.capacity import BatchCapacity, Slots
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.lease import Lease
@@ -34,6 +39,10 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.store.commit import GroupCommit
 from counterfoil.store.needs import Needs
 from counterfoil.store.world import World
+from counterfoil.transport.exhaustion import Shortage
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -41,13 +50,16 @@ log = structlog.get_logger(__name__)
 class RecordReply:
     """What the endpoint's answer means for the attempt that it answers."""
 
-    def __init__(self, work: Work, outcome: Outcome, http_status: int | None, retry: RetryRules) -> None:
+    def __init__(
+        self, work: Work, outcome: Outcome, http_status: int | None, retry: RetryRules, hold: str | None = None
+    ) -> None:
         self._work_id = work.work_id
         self._attempt = work.attempt
         self._owner = work.owner
         self._outcome = outcome
         self._http_status = http_status
         self._retry = retry
+        self._hold = hold
 
     def needs(self, needs: Needs) -> None:
         needs.work.add(self._work_id)
@@ -75,6 +87,11 @@ class RecordReply:
             )
             world.record(event)
             word = "not_completed" if outcome.delivery is Delivery.ANSWERED else str(outcome.delivery)
+        elif isinstance(outcome, NotSent):
+            step = world.version(work.version)
+            code, message = outcome.code, outcome.message
+            world.record(take_back(work, step, self._retry, now, code=code, message=message, hold=self._hold))
+            word = "not_sent"
         elif isinstance(outcome, Failed):
             world.record(fail(work, now, outcome.code, outcome.message, "response"))
             word = "failed"
@@ -100,6 +117,7 @@ class Dispatcher:
         metrics: Metrics,
         slots: Slots,
         lease: Lease,
+        shortage: Shortage,
     ) -> None:
         self._context = context
         self._commit = commit
@@ -108,16 +126,17 @@ class Dispatcher:
         self._metrics = metrics
         self.slots = slots
         self._lease = lease
+        self._shortage = shortage
         self.freed: Callable[[], None] = lambda: None
         """Called when a place became free that something waits for."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     def prepare(self, world: World) -> None:
         world.node_id = self._context.node_id
         world.new_id = self._context.new_id
         world.rules = self._context.rules
-        if not self._stopping and self._lease.held:
+        if not self._stopping.is_set() and self._lease.held:
             world.capacity = BatchCapacity(self.slots)
 
     def committed(self, world: World) -> None:
@@ -128,15 +147,16 @@ class Dispatcher:
                 work = world.work(event.work_id)
                 # It may have ended, or gone on to another attempt, in the very commit that claimed it.
                 if work.status is WorkStatus.ACTIVE and work.attempt == event.attempt:
-                    self._launch(work, world.version(work.version), world.inputs(work.flow_id))
+                    hold = event.data.get("approval_id")
+                    self._launch(work, world.version(work.version), world.inputs(work.flow_id), hold)
 
     def stop(self) -> None:
         """Claim nothing more; what is under way goes on."""
-        self._stopping = True
+        self._stopping.set()
 
     async def drain(self, timeout_seconds: float) -> int:
         """Wait for what is under way, then give up on the rest: the next start treats it as unknown."""
-        self._stopping = True
+        self._stopping.set()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_seconds)
         left = list(self._tasks)
@@ -145,23 +165,15 @@ class Dispatcher:
         await asyncio.gather(*left, return_exceptions=True)
         return len(left)
 
-    def _launch(self, work: Work, step: StepVersion, inputs: FlowInputs) -> None:
+    def _launch(self, work: Work, step: StepVersion, inputs: FlowInputs, hold: str | None) -> None:
         self.slots.occupy(work.lane)
-        task = asyncio.create_task(self._attempt(work, step, inputs))
+        task = asyncio.create_task(self._attempt(work, step, inputs, hold))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _attempt(self, work: Work, step: StepVersion, inputs: FlowInputs) -> None:
+    async def _attempt(self, work: Work, step: StepVersion, inputs: FlowInputs, hold: str | None) -> None:
         try:
-            body = dump_json(self._request(work, step, inputs))
-            assert step.definition.endpoint is not None, "only what has an endpoint is dispatched"
-            reply = await self._transport.post(
-                step.definition.endpoint,
-                body=body,
-                headers=self._headers(work, body),
-                timeout_ms=step.work.ack_timeout_ms,
-                may_send=partial(self._may_send, work),
-            )
+            reply = await self._send(work, step, dump_json(self._request(work, step, inputs)))
         except Exception:  # a bug, and perhaps sent: better unknown now than silent until the deadline
             log.exception("dispatch_failed", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
             reply = Reply(Delivery.UNKNOWN, error="the engine failed while this attempt was being sent")
@@ -170,7 +182,39 @@ class Dispatcher:
             if self.slots.waiting:
                 self.freed()
         outcome = classify(reply, "async" if step.definition.kind == "async" else "sync")
-        await self._record(RecordReply(work, outcome, reply.status, self._context.retry_rules()), work)
+        await self._record(RecordReply(work, outcome, reply.status, self._context.retry_rules(), hold), work)
+
+    async def _send(self, work: Work, step: StepVersion, body: bytes) -> Reply:
+        """Make the call; as long as this machine lacks what it takes, for half of the call's own time at most."""
+        assert step.definition.endpoint is not None, "only what has an endpoint is dispatched"
+        loop = asyncio.get_running_loop()
+        patience, began, pause = step.work.ack_timeout_ms, loop.time(), FIRST_PAUSE_SECONDS
+        timeout_ms = patience
+        while True:
+            reply = await self._transport.post(
+                step.definition.endpoint,
+                body=body,
+                headers=self._headers(work, body),
+                timeout_ms=timeout_ms,
+                may_send=partial(self._may_send, work),
+            )
+            if reply.lack is None:
+                self._shortage.end()
+                return reply
+            with self._shortage.waiting(reply.lack):
+                if await self._stops_within(pause):
+                    return reply
+            timeout_ms = patience - int((loop.time() - began) * 1000)
+            if timeout_ms < patience / 2:
+                return reply
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _stops_within(self, seconds: float) -> bool:
+        """Wait so long; whether the engine stops meanwhile, or has done so already."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        return self._stopping.is_set()
 
     def _may_send(self, work: Work) -> bool:
         """Whether the attempt is still this node's: nobody can have taken it over, nor given it up for its silence."""

@@ -187,12 +187,13 @@ def event_document(row: Row) -> Document:
 def attempt_documents(events: list[Row]) -> list[Document]:
     """The attempts of a work item, read off its journal."""
     attempts: list[Document] = []
+    unsent = 0
     for _, event_type, at, _, _, _, _, data in events:
         facts = parse_json(data)
         if event_type in ("work_dispatched", "work_granted"):
             attempts.append(
                 {
-                    "attempt": len(attempts) + 1,
+                    "attempt": len(attempts) + 1 - unsent,
                     "sent_at": rfc3339(at),
                     "acknowledged_at": None,
                     "ended_at": None,
@@ -216,6 +217,7 @@ def attempt_documents(events: list[Row]) -> list[Document]:
             attempts[-1]["delivery"] = facts.get("delivery") or attempts[-1]["delivery"]
             attempts[-1]["error"] = facts.get("error")
             attempts[-1]["next_attempt_at"] = optional_rfc3339(facts.get("next_attempt_at"))
+            unsent += bool(facts.get("unsent"))
     return attempts
 
 

@@ -38,7 +38,7 @@ from counterfoil.engine.heartbeats import HeartbeatPace
 from counterfoil.engine.lease import Lease
 from counterfoil.engine.messages import MessageSigner, Transport
 from counterfoil.engine.neighbours import Neighbours
-from counterfoil.engine.probe import Probe
+from counterfoil.engine.probe import Readiness
 from counterfoil.engine.queries import Queries
 from counterfoil.engine.redrive import RedriveFlow, RedriveWork, redrive_matching
 from counterfoil.engine.schedules import Schedules
@@ -51,6 +51,7 @@ from counterfoil.store.changes import Changes
 from counterfoil.store.commit import GroupCommit, StoreFailure
 from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
+from counterfoil.transport.exhaustion import Shortage
 
 
 class MessageVerifier(Protocol):
@@ -111,12 +112,15 @@ class Engine:
         self.neighbours.room_for = self._make_room
         self.neighbours.met = lambda: self.commit.shares.expect_others(1)
         self.neighbours.due = lambda: self.wakeups.now(SweepName.REQUEUE)
-        self.dispatcher = Dispatcher(context, self.commit, transport, signer, metrics, self.slots, self.lease)
-        self.cancel_caller = CancelCaller(context, self.commit, transport, signer, metrics)
+        self.shortage = Shortage("dispatch")
+        self.dispatcher = Dispatcher(
+            context, self.commit, transport, signer, metrics, self.slots, self.lease, self.shortage
+        )
+        self.cancel_caller = CancelCaller(context, self.commit, transport, signer, metrics, self.shortage)
         self.schedules = Schedules(context, self.commit, metrics)
         self.control = Control(context, self.commit, ControlQueries(store, context), metrics)
         self.subscribers = Subscribers(store, context, self.commit)
-        self.notifier = Notifier(context, self.commit, transport, metrics)
+        self.notifier = Notifier(context, self.commit, transport, metrics, self.shortage)
         self.notifier.freed = lambda: self.wakeups.now(SweepName.DELIVERIES)
         self.dispatcher.freed = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.commit.prepare = self.dispatcher.prepare
@@ -125,7 +129,8 @@ class Engine:
         self.commit.checker = self.checker
         self._verifier = verifier
         self._heartbeat_pace = HeartbeatPace()
-        self._readiness: Callable[[], Document] = dict
+        self._readiness = Readiness(self.commit, store, lambda: context.node_id, self.shortage)
+        self._sweeps: Callable[[], Document] = dict
 
     def start(self) -> None:
         self.commit.start()
@@ -141,6 +146,7 @@ class Engine:
             left, _ = await asyncio.gather(self.dispatcher.drain(grace_seconds), self.notifier.drain(grace_seconds))
             await self.commit.close()
             self.checker.close()
+            await self._readiness.close()
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
@@ -254,15 +260,15 @@ class Engine:
 
     # Operations --------------------------------------------------------------------------------------------------
 
-    def watch_sweeps(self, readiness: Callable[[], Document]) -> None:
-        """``readiness`` tells how the sweeps are, and raises Unavailable when they are not alive."""
-        self._readiness = readiness
+    def watch_sweeps(self, sweeps: Callable[[], Document]) -> None:
+        """``sweeps`` tells how the sweeps are, and raises Unavailable when they are not alive."""
+        self._sweeps = sweeps
 
     async def health(self) -> Document:
         """Whether the engine can do its work, reading and writing; raises Unavailable when it cannot."""
-        await self.commit.submit(Probe())
+        await self._readiness.check()
         seq = await self.queries.last_seq()
-        sweeps = self._readiness()
+        sweeps = self._sweeps()
         health: Document = {"store": {"last_seq": seq, "backlog": self.commit.backlog}, "sweeps": sweeps}
         if self.lease.keep_every_ms is not None:
             health["node"] = {
@@ -292,7 +298,7 @@ class Engine:
         self._plan_messages(changes)
         due_here = self._plan_sending(changes)
         active, items = WorkStatus.ACTIVE, changes.work.values()
-        came_back = {(item.step_id, item.version) for item in items if item.attempt and item.status is not active}
+        came_back = {(item.step_id, item.version) for item in items if item.sent_at and item.status is not active}
         back = {step_id for step_id, version in came_back if world.is_limited(version)}
         back.update(changes.current)  # another definition may allow more
         self._make_room(back, changes.current)

@@ -19,11 +19,14 @@ from counterfoil.domain.steps import WorkDefaults
 from counterfoil.engine.context import EngineContext
 from counterfoil.store.batch import Command
 from counterfoil.store.commit import GroupCommit
+from counterfoil.transport.exhaustion import Shortage
 from counterfoil.version import __version__
 
 USER_AGENT = f"counterfoil/{__version__}"
 LONGEST_PAUSE_SECONDS = 2.0
 AFTER_THE_CALL_MS = 5_000
+NOT_SENT_PAUSE_MS = 1_000
+"""When a message is tried again that this machine could not send."""
 
 Answer = TypeVar("Answer")
 
@@ -46,12 +49,16 @@ class MessageSigner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one call. ``retry_at`` is set exactly for what is tried again."""
+    """What became of one call. ``retry_at`` is set exactly for what is tried again.
+
+    ``sent``: it was made. If not, this machine lacked what it takes, and it does not count as a try.
+    """
 
     word: Literal["delivered", "retried", "given_up"]
     note: str
     status: int | None = None
     retry_at: int | None = None
+    sent: bool = True
 
 
 def in_hand_ms(rules: WorkDefaults) -> int:
@@ -62,10 +69,11 @@ def in_hand_ms(rules: WorkDefaults) -> int:
 class Messenger:
     """Sends messages by the rules of their kind."""
 
-    def __init__(self, context: EngineContext, transport: Transport, rules: WorkDefaults) -> None:
+    def __init__(self, context: EngineContext, transport: Transport, rules: WorkDefaults, shortage: Shortage) -> None:
         self._context = context
         self._transport = transport
         self._rules = rules
+        self._shortage = shortage
 
     async def send(
         self,
@@ -96,6 +104,9 @@ class Messenger:
         note = reply.error if status is None else f"answered {status}"
         if status is not None and 200 <= status < 300:
             return Outcome("delivered", note, status)
+        if reply.lack is not None:
+            self._shortage.note(reply.lack)
+            return Outcome("retried", note, retry_at=self._context.clock() + NOT_SENT_PAUSE_MS, sent=False)
         refused = status is not None and status < 500 and status not in RETRIED_STATUSES
         if reply.permanent or refused or not retries_left(self._rules, attempts):
             return Outcome("given_up", note, status)

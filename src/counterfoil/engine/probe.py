@@ -1,16 +1,78 @@
-"""Whether the writer works: asked by whoever wants to know if the engine is ready."""
+"""Whether the engine can do its work: commit, write durably, and have a descriptor for the next connection."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable
+
+from counterfoil.domain.errors import Unavailable
+from counterfoil.store.commit import GroupCommit, StoreFailure
 from counterfoil.store.needs import Needs
+from counterfoil.store.protocol import Store
 from counterfoil.store.world import World
+from counterfoil.transport.descriptors import take_one
+from counterfoil.transport.exhaustion import DESCRIPTORS, Shortage
+
+EVERY_SECONDS = 1.0
+"""How often the store is written to, however often readiness is asked for: asking must not load the disk."""
 
 
 class Probe:
-    """Needs nothing and changes nothing: that it is answered at all shows that a transaction can be had."""
+    """Needs nothing and changes nothing: that it is answered at all shows that the writer takes commands."""
 
     def needs(self, needs: Needs) -> None:
         pass
 
     def decide(self, world: World, now: int) -> None:
         pass
+
+
+class Readiness:
+    """What is checked before the engine calls itself ready; raises Unavailable, which says what failed."""
+
+    def __init__(self, commit: GroupCommit, store: Store, node_id: Callable[[], str], shortage: Shortage) -> None:
+        self._commit = commit
+        self._store = store
+        self._node_id = node_id
+        self._shortage = shortage
+        self._writing: asyncio.Task[str | None] | None = None
+        self._written_at = -EVERY_SECONDS
+
+    async def check(self) -> None:
+        self._check_descriptors()
+        writing = self._writing
+        if writing is None or (writing.done() and time.monotonic() - self._written_at >= EVERY_SECONDS):
+            writing = self._writing = asyncio.create_task(self._write(), name="readiness")
+        failure = await asyncio.shield(writing)
+        if failure is not None:
+            raise Unavailable(failure, failed="store")
+
+    def _check_descriptors(self) -> None:
+        try:
+            take_one()
+        except OSError as error:
+            self._shortage.note(DESCRIPTORS)
+            raise Unavailable(
+                f"no file descriptor can be had: {error.strerror}; raise the limit (ulimit -n)", failed="descriptors"
+            ) from None
+        if (lack := self._shortage.lack) is not None:
+            raise Unavailable(f"work cannot be sent: this machine lacks {lack}", failed=lack.replace(" ", "_"))
+
+    async def _write(self) -> str | None:
+        """What failed, if anything did. Callers that ask meanwhile, or shortly after, get the same answer."""
+        try:
+            await self._commit.submit(Probe())
+            await self._store.probe(self._node_id())
+        except Unavailable as unavailable:
+            return unavailable.message
+        except StoreFailure as failure:
+            return f"the store cannot be written: {failure}"
+        finally:
+            self._written_at = time.monotonic()
+        return None
+
+    async def close(self) -> None:
+        """Wait for a write that is under way."""
+        if self._writing is not None:
+            await self._writing

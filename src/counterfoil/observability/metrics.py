@@ -133,6 +133,14 @@ class Metrics:
             "outcome",
             ("started", "refused", "skipped"),
         )
+        self._connections = _Counts(
+            registry,
+            "connections_ended_total",
+            "Connections of callers that the engine ended, by reason: a timeout, evicted to make room, or refused.",
+            "reason",
+            ("header_timeout", "body_timeout", "keepalive_timeout", "write_timeout", "evicted", "refused"),
+        )
+        self._open_connections = Gauge("counterfoil_connections", "Open connections of callers.", registry=registry)
         self._store_failures = Counter(
             "counterfoil_store_failures_total", "Commits that the store could not make.", registry=registry
         )
@@ -189,6 +197,13 @@ class Metrics:
     def reviewed(self, status: str) -> None:
         """People decided, or did not in time; ``pending``: others must agree as well."""
         self._approvals.add(status)
+
+    def connection_ended(self, reason: str) -> None:
+        """The engine ended a connection by itself."""
+        self._connections.add(reason)
+
+    def set_connections(self, count: int) -> None:
+        self._open_connections.set(count)
 
     def set_backlog(self, commands: int) -> None:
         self._backlog.set(commands)

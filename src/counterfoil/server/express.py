@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from typing import Any, Protocol
 
-from aiohttp import web
 from aiohttp.http import HttpVersion11
 from aiohttp.streams import EMPTY_PAYLOAD
 
-from counterfoil.domain.errors import CounterfoilError, InternalError
+from counterfoil.domain.errors import CounterfoilError
 from counterfoil.engine.complete import Completion
-from counterfoil.server.problems import problem_response
+from counterfoil.server.problems import problem_bytes
 
 Resolve = Callable[[Completion | CounterfoilError], None]
 Headers = Callable[[], Mapping[str, str]]
@@ -45,6 +43,8 @@ _NOT_PLAIN = frozenset(
     {b"connection", b"content-encoding", b"expect", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
 )
 """Headers that may change what the rest of a request means, or what becomes of its connection."""
+HELD_BYTES = 65_536
+"""How much is received behind a completion that is under way, before no more is read of the connection."""
 _HEAD = (
     "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n"
     "X-Content-Type-Options: nosniff\r\nServer: counterfoil\r\nContent-Length: "
@@ -59,6 +59,10 @@ class Connection(Protocol):
         ...
 
     def begin_express(self) -> None: ...
+    def pause_express(self) -> None:
+        """Receive nothing more until the completion that is under way is answered."""
+        ...
+
     def end_express(self, answer: bytes) -> None: ...
 
 
@@ -102,6 +106,8 @@ class ExpressParser:
     def feed_data(self, data: bytes) -> tuple[Any, bool, bytes]:
         if self._under_way:  # answers keep the order of the requests, so what follows has to wait
             self._held += data
+            if len(self._held) >= HELD_BYTES:
+                self._connection.pause_express()
             return (), False, b""
         self._plain = False
         messages, upgraded, tail = self._inner.feed_data(data)
@@ -187,8 +193,12 @@ class ExpressParser:
             body = completion_text(answer, flow_id.decode(), step_id.decode())
             text = f"{_HEAD}{len(body)}\r\n\r\n{body}".encode()
         else:
-            text = _error_answer(answer)
+            text = problem_bytes(answer)
         self._connection.end_express(text)
+
+    @property
+    def under_way(self) -> bool:
+        return self._under_way
 
     def held(self) -> bytes:
         """What was received while a completion was under way; asked for once it is answered."""
@@ -203,14 +213,3 @@ def completion_text(completion: Completion, flow_id: str, step_id: str) -> str:
         f'{{"verdict":"{completion.verdict._value_}","status":"{completion.status._value_}","flow_id":"{flow_id}",'
         f'"step_id":"{step_id}","recorded_at":{recorded_at}}}'
     )
-
-
-def _error_answer(error: Exception) -> bytes:
-    """A refusal as bytes, the same as the ordinary way would write it."""
-    known = error if isinstance(error, CounterfoilError) else InternalError()
-    response: web.Response = problem_response(known)
-    body = response.body if isinstance(response.body, bytes) else b""
-    lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
-    lines += [f"{name}: {value}" for name, value in response.headers.items() if name.lower() != "content-length"]
-    lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

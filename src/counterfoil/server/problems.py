@@ -6,6 +6,8 @@ is logged (the log cuts receipts out) and answered as a plain 500.
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import structlog
 from aiohttp import web
 
@@ -20,6 +22,7 @@ from counterfoil.domain.errors import (
     MethodNotAllowed,
     PayloadTooLarge,
     Refused,
+    RequestTimeout,
     SelfApproval,
     Unauthenticated,
     Unavailable,
@@ -41,6 +44,7 @@ STATUSES: dict[type[CounterfoilError], int] = {
     SelfApproval: 403,
     Unknown: 404,
     MethodNotAllowed: 405,
+    RequestTimeout: 408,
     Conflict: 409,
     PayloadTooLarge: 413,
     UnsupportedMediaType: 415,
@@ -73,9 +77,20 @@ def problem_response(error: CounterfoilError) -> web.Response:
         response.headers["Allow"] = ", ".join(sorted(error.details.get("allowed", ())))
     elif isinstance(error, Unavailable):
         response.headers["Retry-After"] = str(error.details.get("retry_after", RETRY_AFTER_SECONDS))
-    elif isinstance(error, PayloadTooLarge | BadRequest | UndecodableResult):
+    elif isinstance(error, PayloadTooLarge | BadRequest | RequestTimeout | UndecodableResult):
         response.force_close()  # the rest of such a message is not read, so the next one could not be found
     return response
+
+
+def problem_bytes(error: CounterfoilError, *, close: bool = False) -> bytes:
+    """The same answer as bytes, for where there is no request that it could be sent through."""
+    response = problem_response(error)
+    body = response.body if isinstance(response.body, bytes) else b""
+    lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in response.headers.items() if name.lower() != "content-length"]
+    lines += ["Connection: close"] * close
+    lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def answer_for(error: Exception, request: web.BaseRequest) -> web.StreamResponse:

@@ -16,6 +16,7 @@ from aiohttp import web
 from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.events import EventType
 from counterfoil.engine.feed import Subscription
+from counterfoil.server.protocol import Protocol
 from counterfoil.server.requests import last_event_id
 from counterfoil.server.routes import EngineFacade
 
@@ -58,6 +59,9 @@ class _Stream:
         self._engine = engine
         self._subscription = subscription
         self._flow_id = flow_id
+        self._connection = request.protocol
+        if isinstance(self._connection, Protocol):
+            self._connection.on_half_close = subscription.ring
         self.response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream",
@@ -82,11 +86,15 @@ class _Stream:
                     for text in _texts(rows):
                         await self.response.write(text)
                     over = over or any(kind in FINAL_EVENTS for _, kind, _ in rows)
-                elif over and await self._is_over():
+                elif self._is_half_closed() or (over and await self._is_over()):
                     break
                 else:
                     over = False
                     await self._wait()
+
+    def _is_half_closed(self) -> bool:
+        """Whether the client sends nothing more: most likely it has gone, and if not, it has all that there is."""
+        return isinstance(self._connection, Protocol) and self._connection.half_closed
 
     async def _is_over(self) -> bool:
         """Looked up rather than concluded: what ended may have been driven again."""

@@ -96,6 +96,27 @@ class Settings(BaseSettings):
     page_bytes: Whole = Field(
         4 * _MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="Size at which a page of a list ends before its limit."
     )
+    max_connections: Whole = Field(
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Connections of callers at once; fewer where the limit on file descriptors leaves no room.",
+    )
+    header_timeout_ms: Whole = Field(
+        10_000,
+        ge=10,
+        le=3_600_000,
+        description="Time for the head of a request, from its first byte, or from the start of the connection.",
+    )
+    body_timeout_ms: Whole = Field(
+        30_000, ge=10, le=3_600_000, description="Time for the whole body of a request, from the end of its head."
+    )
+    keepalive_timeout_ms: Whole = Field(
+        75_000, ge=10, le=3_600_000, description="Time for the next request on a connection before it is closed."
+    )
+    write_timeout_ms: Whole = Field(
+        60_000, ge=10, le=3_600_000, description="How long a client may take nothing of an answer before it is cut off."
+    )
     backlog_limit: Whole = Field(
         20_000, ge=1, le=10_000_000, description="Commands that may wait for a commit; past it the answer is 503."
     )

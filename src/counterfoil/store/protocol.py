@@ -65,6 +65,10 @@ class Store(Backend, Nodes, Protocol):
         """Run a named query on a reader, apart from the writer; raises StoreFailure when it cannot."""
         ...
 
+    async def probe(self, node_id: str) -> None:
+        """Write something durably that changes nothing and takes no room; raises StoreFailure when it cannot."""
+        ...
+
     async def read_page(self, query: str, max_bytes: int, **parameters: Any) -> Page:
         """The same, up to the first row with which the texts of all rows have so many bytes, that row included."""
         ...

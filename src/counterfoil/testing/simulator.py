@@ -187,6 +187,7 @@ class _HaltingStore:
         self.notify = store.notify
         self.receipt_secret = store.receipt_secret
         self.note_receipt_secret = store.note_receipt_secret
+        self.probe = store.probe
         self.point: CrashPoint | None = None
         self.reached = asyncio.Event()
         self._store = store

@@ -7,24 +7,27 @@ remembers the moment before its first byte goes out: a failure earlier than that
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
-from aiohttp.abc import AbstractStreamWriter
+from aiohttp.abc import AbstractStreamWriter, ResolveResult
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from counterfoil.domain.replies import Delivery, Reply
 from counterfoil.domain.time import Clock
 from counterfoil.transport.egress import EgressDenied, EgressPolicy, GuardedResolver, destination
+from counterfoil.transport.exhaustion import LocalLack, lack_of
 
 KEEP_IDLE_SECONDS = 4.0
 """Several common servers close an idle connection after five seconds. A request sent into that very moment has an
@@ -36,6 +39,10 @@ _KEPT_TARGETS = 4096
 _FAULTS = (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError)
 """What aiohttp raises for faults of the network and of the other side, timeouts (an OSError) included. RuntimeError:
 uvloop's name for some faults of a socket, and aiohttp's for a session that is being closed."""
+
+_BEFORE_SENDING = (*_FAULTS, MemoryError)
+
+codecs.lookup("idna")  # a module that Python would load when it is first used, which takes a descriptor
 
 _OWN_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
 """Answers are small: compressing them costs more than it saves."""
@@ -81,6 +88,35 @@ class _Body(aiohttp.Payload):
         await writer.write(self._value[:content_length])
 
 
+class _Connecting:
+    """What is found out while the connection of one call is made, perhaps in tasks of its own."""
+
+    __slots__ = ("address", "lack")
+
+    def __init__(self) -> None:
+        self.address: tuple[Any, ...] | None = None
+        self.lack: str | None = None
+
+
+_connecting: ContextVar[_Connecting] = ContextVar("connecting")
+
+
+class _Resolver(GuardedResolver):
+    """Tells a name that cannot be resolved from a machine that cannot look it up."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """As its parent; LocalLack when the lookup could not be made."""
+        try:
+            return await super().resolve(host, port, family)
+        except (OSError, RuntimeError, MemoryError) as error:
+            lack = lack_of(error)
+            if lack is None:
+                raise
+            raise LocalLack(lack) from error
+
+
 class HttpTransport:
     """Posts over one session with reused connections. Concurrency is bounded by the caller, not here."""
 
@@ -93,13 +129,13 @@ class HttpTransport:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._resolver = GuardedResolver(self._egress)
+        self._resolver = _Resolver(self._egress)
         connector = aiohttp.TCPConnector(
             limit=0,
             limit_per_host=0,
             keepalive_timeout=KEEP_IDLE_SECONDS,
             resolver=self._resolver,
-            socket_factory=self._egress.make_socket,
+            socket_factory=self._make_socket,
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -122,6 +158,15 @@ class HttpTransport:
         if self._resolver is not None:
             await self._resolver.close()
 
+    def _make_socket(self, address: tuple[Any, ...]) -> socket.socket:
+        connecting = _connecting.get()
+        connecting.address = address
+        try:
+            return self._egress.make_socket(address)
+        except OSError as error:
+            connecting.lack = lack_of(error)
+            raise
+
     async def post(
         self,
         url: str,
@@ -136,20 +181,25 @@ class HttpTransport:
         ``may_send`` is asked when a connection is there and the first byte is about to leave.
         """
         assert self._session is not None, "the transport is opened by async with"
-        target = self._targets.get(url) or self._target(url)
-        if target.refusal is not None:
-            return target.refusal
-        destination.set(target.host)
+        connecting = _Connecting()
+        _connecting.set(connecting)
         payload = _Body(body, may_send)
         try:
+            target = self._targets.get(url) or self._target(url)
+            if target.refusal is not None:
+                return target.refusal
+            destination.set(target.host)
             response = await self._session.post(
                 target.url, data=payload, headers=headers, allow_redirects=False, timeout=_timeout(timeout_ms)
             )
-        except _FAULTS as error:
+        except _BEFORE_SENDING as error:
             if payload.refused:
                 return Reply(
                     Delivery.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent"
                 )
+            lack = None if payload.sent else connecting.lack or lack_of(_cause(error), connecting.address)
+            if lack is not None:
+                return Reply(Delivery.NOT_DELIVERED, error=f"not sent: this machine lacks {lack}", lack=lack)
             return _fault(error, sent=payload.sent, timeout_ms=timeout_ms)
         return await self._answer(response, timeout_ms)
 
@@ -230,8 +280,12 @@ def _denied(denial: EgressDenied) -> Reply:
     return Reply(Delivery.NOT_DELIVERED, error=denial.strerror or "", denied=True, permanent=True)
 
 
+def _cause(error: Exception) -> Exception:
+    return error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+
+
 def _fault(error: Exception, *, sent: bool, timeout_ms: int) -> Reply:
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    cause = _cause(error)
     if isinstance(cause, EgressDenied):
         return _denied(cause)
     if isinstance(error, aiohttp.InvalidURL):

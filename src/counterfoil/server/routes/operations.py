@@ -43,7 +43,10 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
             handler=get_readiness,
             tag="operations",
             summary="Can the engine take work",
-            description="The store is reachable and the sweeps are alive; 503 otherwise, and while it stops.",
+            description=(
+                "The store can be written, a file descriptor can be had and the sweeps are alive; "
+                "503 otherwise (`details.failed` says what), and while it stops."
+            ),
             answers={200: Answer(description="it can", model=Health)},
             open_on_loopback=True,
         ),

@@ -76,6 +76,10 @@ UPDATE nodes SET lease_until = asked.at + $2::bigint * INTERVAL '1 millisecond'
 FROM asked WHERE nodes.node_id = asked.node_id AND nodes.lease_until > asked.at
 RETURNING (SELECT count(*) FROM nodes AS n WHERE n.node_id <> $1 AND n.lease_until > clock_timestamp());
 
+-- name: probe_write
+-- A write that says nothing new: PostgreSQL makes a new version of the row and flushes its log all the same.
+UPDATE nodes SET joined_at = joined_at WHERE node_id = $1 RETURNING node_id;
+
 -- name: leave_nodes
 -- Give a lease back: whatever its holder left behind is anybody's at once.
 UPDATE nodes SET lease_until = clock_timestamp() WHERE node_id = $1 AND lease_until > clock_timestamp();

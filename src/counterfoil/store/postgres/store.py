@@ -230,6 +230,10 @@ class PostgresStore:
                 async with connection.transaction():  # a pooler must not change the server between parse and execute
                     return await ask(connection)
 
+    async def probe(self, node_id: str) -> None:
+        if not await self._fetch(self._keeper, COORDINATION["probe_write"], node_id):
+            raise StoreFailure("this node has no lease")
+
     # Other nodes -------------------------------------------------------------------------------------------------
 
     async def join(self, node_id: str, lease_ms: int) -> None:

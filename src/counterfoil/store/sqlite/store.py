@@ -23,7 +23,7 @@ from counterfoil.store.sqlite.connection import Connection, open_reader, open_wr
 from counterfoil.store.sqlite.lock import take_lock
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION, migrate
 from counterfoil.store.sqlite.receipt_checks import note_receipt_secret
-from counterfoil.store.sqlite.transaction import QUERIES, execute
+from counterfoil.store.sqlite.transaction import QUERIES, execute, write_probe
 
 log = structlog.get_logger(__name__)
 
@@ -61,13 +61,13 @@ class SqliteStore:
         try:
             writer = await self._open_writer()
             found = await writer.run(migrate, self._clock())
+            for _ in range(self._reader_count):  # now: later there may be no descriptor for them
+                self._readers.put_nowait(await open_reader(self.path))
         except BaseException:
             await self.close()
             raise
         if found not in (0, SCHEMA_VERSION):
             log.info("store_migrated", was=found, now=SCHEMA_VERSION)
-        for _ in range(self._reader_count):
-            self._readers.put_nowait(None)
 
     async def close(self) -> None:
         readers = [self._readers.get_nowait() for _ in range(self._readers.qsize())]
@@ -118,6 +118,11 @@ class SqliteStore:
             raise
         finally:
             self._readers.put_nowait(connection)
+
+    async def probe(self, node_id: str) -> None:
+        if self._writer is None:
+            raise StoreFailure("the database is being opened anew")
+        await self._guard(self._writer.start(write_probe))
 
     # One process at a time: its lease is the lock on the file, and there is nobody else to tell.
 

@@ -57,6 +57,22 @@ def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults
         raise
 
 
+def write_probe(connection: sqlite3.Connection) -> None:
+    """Commit a change of one page: the number in the file's header that SQLite leaves to applications.
+
+    An update of a row with what it holds already would write nothing at all.
+    """
+    _rollback(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        [(number,)] = connection.execute("PRAGMA user_version").fetchall()
+        connection.execute(f"PRAGMA user_version = {(number + 1) % 0x7FFFFFFF}")
+        connection.execute("COMMIT")
+    except BaseException:
+        _rollback(connection)
+        raise
+
+
 def _read(connection: sqlite3.Connection, needs: Needs) -> dict[str, list[Any]]:
     """Everything that the batch asked for, by query."""
 
