@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -81,11 +82,32 @@ async def eventful_attempts(api: Api, endpoint: StepEndpoint) -> list[str]:
     (await api.post(f"/api/v1/flows/{flows[-1]}/cancel")).ok()
     await api.until_event(flows[-1], "cancel_delivered")
 
+    flows.append(await unsent_attempt(api, endpoint))
+
     endpoint.answer("/deaf", Answer(status=404))
     await start("untold", cancel_url=endpoint.url("/deaf"))
     (await api.post(f"/api/v1/flows/{flows[-1]}/cancel")).ok()
     await api.until_event(flows[-1], "cancel_undelivered")
     return flows
+
+
+async def unsent_attempt(api: Api, endpoint: StepEndpoint) -> str:
+    """A flow whose one step was approved, and could not be sent for want of descriptors."""
+    approval = {"approval": {"approvals": 1}}
+    elsewhere = endpoint.url("/unsent").replace("127.0.0.1", "localhost")  # no connection is open to there
+    await api.put_step("unsent", elsewhere, work={"ack_timeout_ms": 200}, control=approval)
+    flow_id = await api.start("unsent")
+    await api.until_work(flow_id, "held")
+    [asked] = (await api.get("/api/v1/approvals", status="pending")).ok()["approvals"]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        (await api.post(f"/api/v1/approvals/{asked['approval_id']}/approve")).ok()
+        await api.until_work(flow_id, "not_completed")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    await endpoint.received("/unsent")
+    return flow_id
 
 
 async def eventful_plans(api: Api, endpoint: StepEndpoint) -> list[str]:

@@ -207,11 +207,10 @@ async def test_when_all_are_busy_a_newcomer_is_told_to_come_again(
     poll = f"GET /api/v1/flows/{flow_id}/result?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     head, body = post_bytes(received.webhook_url, b'{"success": true}')
     async with contextlib.AsyncExitStack() as stack:
-        busy = [await stack.enter_async_context(raw_connection(engine.url)) for _ in range(2)]
-        for connection in busy:
-            connection.send(poll)
-        last = await stack.enter_async_context(raw_connection(engine.url))
-        last.send(poll)
+        *busy, last = [await stack.enter_async_context(raw_connection(engine.url)) for _ in range(3)]
+        for connection in (*busy, last):
+            connection.send(GET + poll)
+            assert (await connection.answer()).status == 200  # so the poll behind it has been read as well
 
         async def refused() -> bool:
             async with raw_connection(engine.url) as newcomer:
