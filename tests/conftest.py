@@ -155,11 +155,12 @@ async def start_node(tmp_path: Path, store_settings: dict[str, str]) -> AsyncIte
 
     nodes: list[Node] = []
 
-    async def start(clock: Clock | None = None, **overrides: Any) -> Node:
+    async def start(clock: Clock | None = None, *, new_receipt_secret: bool = False, **overrides: Any) -> Node:
         work = {**QUICK_WORK, **overrides.pop("work", {})}
         settings = Settings(**{"data": str(tmp_path / "data"), **QUICK, **store_settings, "work": work, **overrides})
         stack = contextlib.AsyncExitStack()
-        engine = await stack.enter_async_context(Counterfoil(settings, clock or system_clock))
+        made = Counterfoil(settings, clock or system_clock, new_receipt_secret=new_receipt_secret)
+        engine = await stack.enter_async_context(made)
         node = Node(settings, engine, stack)
         nodes.append(node)
         return node

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from counterfoil.app import StartFailure
 from counterfoil.testing import StepEndpoint
 from tests.integration.scenario import PATH, dispatched
 from tests.running import Connect, Node, StartNode
@@ -230,7 +231,7 @@ async def test_a_signature_is_wanted_with_the_header_form_too(signed_api: Api, e
 
 
 async def test_a_receipt_secret_can_be_rotated(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
-    """A receipt of the old secret stays good while the old secret is still listed, and not after."""
+    """A receipt of the old secret stays good while the old secret is still listed, and not after it was given up."""
     node = await start_node(receipt_secrets="old-secret-0123456789abcdef")
     _, first = await dispatched(connect(node), endpoint)
     _, second = await dispatched(connect(node), endpoint)
@@ -239,7 +240,9 @@ async def test_a_receipt_secret_can_be_rotated(start_node: StartNode, connect: C
     api = connect(node)
     assert (await api.post(api.url + _path(first.webhook_url), {"success": True})).ok()["status"] == "succeeded"
     await node.stop()
-    node = await start_node(receipt_secrets="new-secret-0123456789abcdef")
+    with pytest.raises(StartFailure, match="--new-receipt-secret"):
+        await start_node(receipt_secrets="new-secret-0123456789abcdef")
+    node = await start_node(receipt_secrets="new-secret-0123456789abcdef", new_receipt_secret=True)
     api = connect(node)
     (await api.post(api.url + _path(second.webhook_url), {"success": True})).refused(404, "UNKNOWN_RECEIPT")
 

@@ -29,7 +29,7 @@ from counterfoil.store.postgres.inhand import InHand
 from counterfoil.store.postgres.listening import Listener
 from counterfoil.store.postgres.migrations import migrate
 from counterfoil.store.postgres.pulse import Pulse
-from counterfoil.store.postgres.statements import COORDINATION, page_of, with_parameters
+from counterfoil.store.postgres.statements import COORDINATION, first_of, page_of, with_parameters
 from counterfoil.store.postgres.tail import Tail
 from counterfoil.store.postgres.writer import Truce, Writer
 from counterfoil.store.protocol import LONG_BYTES, Page, Row, text_size
@@ -41,8 +41,6 @@ SIGNING_MS = 120_000
 """How far ahead of its lease a node notes that it signs receipts: for that long, clocks of nodes may differ."""
 
 log = structlog.get_logger(__name__)
-
-_Ask = Callable[[Connection], Awaitable[list[Any]]]
 
 
 class PostgresStore:
@@ -165,7 +163,10 @@ class PostgresStore:
         text, values = with_parameters(query, parameters)
         columns = self._columns.get(query)
         if columns is None:
-            columns = self._columns[query] = await self._count_columns(text)
+            first = await self._fetch(self._readers, first_of(text), *values)
+            if not first:
+                return Page([], full=False)
+            columns = self._columns[query] = len(first[0])
         seen = seen_entry(query, parameters)
         limits = [max_bytes] if seen is None else [max_bytes, seen]
         found = await self._fetch(self._readers, page_of(text, columns, seen=seen is not None), *values, *limits)
@@ -181,21 +182,7 @@ class PostgresStore:
     def _visible(self, query: str, parameters: dict[str, Any], rows: list[Any]) -> list[Any]:
         return self._tail.visible(parameters["after"] // MOST_EVENTS, rows) if query == "journal_after" else rows
 
-    async def _count_columns(self, text: str) -> int:
-        """How many columns a query gives."""
-
-        async def describe(connection: Connection) -> list[Any]:
-            return list((await connection.prepare(text)).get_attributes())
-
-        return len(await self._ask(self._readers, describe))
-
     async def _fetch(self, pool: asyncio.Queue[Connection | None], text: str, *values: Any) -> list[Any]:
-        async def fetch(connection: Connection) -> list[Any]:
-            return list(await connection.fetch(text, *values))
-
-        return await self._ask(pool, fetch)
-
-    async def _ask(self, pool: asyncio.Queue[Connection | None], ask: _Ask) -> list[Any]:
         self._check_open()
         connection = await pool.get()
         try:
@@ -203,12 +190,12 @@ class PostgresStore:
             if connection is None or fresh:
                 connection = await self._connect()
             try:
-                return await self._ask_on(connection, ask)
+                return await self._fetch_on(connection, text, values)
             except FAULTS:
                 if fresh or not connection.is_closed():
                     raise
                 connection = await self._connect()  # it broke while nobody used it: not the reader's fault
-                return await self._ask_on(connection, ask)
+                return await self._fetch_on(connection, text, values)
         except FAULTS as error:
             if connection is not None and not is_answer(error):
                 connection.terminate()
@@ -222,13 +209,13 @@ class PostgresStore:
                 connection.terminate()
             pool.put_nowait(connection)
 
-    async def _ask_on(self, connection: Connection, ask: _Ask) -> list[Any]:
+    async def _fetch_on(self, connection: Connection, text: str, values: tuple[Any, ...]) -> list[Any]:
         with self._pulse.watch(connection):
             async with asyncio.timeout(STATEMENT_SECONDS):
                 if self.access.statement_cache:
-                    return await ask(connection)
+                    return list(await connection.fetch(text, *values))
                 async with connection.transaction():  # a pooler must not change the server between parse and execute
-                    return await ask(connection)
+                    return list(await connection.fetch(text, *values))
 
     async def probe(self, node_id: str) -> None:
         if not await self._fetch(self._keeper, COORDINATION["probe_write"], node_id):
