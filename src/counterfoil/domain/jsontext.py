@@ -91,7 +91,8 @@ def is_too_deep(value: Any) -> bool:
 
 
 def _may_be_deep(raw: bytes) -> bool:
-    return raw.count(b"[") + raw.count(b"{") > MAX_DEPTH
+    """Each level has two brackets."""
+    return len(raw) > 2 * MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH
 
 
 def _refuse_constant(name: str) -> NoReturn:

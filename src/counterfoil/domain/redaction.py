@@ -14,6 +14,7 @@ REDACTED = "[redacted]"
 
 _RECEIPT = re.compile(r"([0-9a-f]{32}(?:\.|%2[Ee]))[A-Za-z0-9_-]{43}")
 """``<work id>.<signature>``, see receipts.py; the dot may be percent-encoded."""
+_SHORTEST = 32 + 1 + 43
 _SIGNED = re.compile(rb"\.[A-Za-z0-9_-]{43}")
 _SIGNED_ENCODED = re.compile(rb"%2[Ee][A-Za-z0-9_-]{43}")
 _ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
@@ -24,7 +25,7 @@ def may_hold_receipt(raw: bytes) -> bool:
 
     Each expression is preceded by the bytes that it begins with: looking for those alone is many times quicker.
     """
-    return (
+    return len(raw) >= _SHORTEST and (
         (b"." in raw and _SIGNED.search(raw) is not None)
         or (b"%2" in raw and _SIGNED_ENCODED.search(raw) is not None)
         or (b"\\u00" in raw and _ESCAPED_ASCII.search(raw) is not None)  # any character may be written so

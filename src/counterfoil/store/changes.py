@@ -125,7 +125,6 @@ class Changes(Drafted):
     _summed_up: int = 0
     _kinds: AbstractSet[EventType] = frozenset()
     _touched: AbstractSet[str] = frozenset()
-    _journaled: AbstractSet[str] = frozenset()
     """What the first so many events are, and what they are about: asked for several times, and events only come."""
 
     def include(self, drafted: Drafted) -> None:
@@ -175,12 +174,10 @@ class Changes(Drafted):
 
     def journaled(self) -> AbstractSet[str]:
         """The flows of which the journal is told anything."""
-        self._sum_up()
-        return self._journaled
+        return {event.flow_id for event in self.events if event.journaled}
 
     def _sum_up(self) -> None:
         if self._summed_up != len(self.events):
             self._kinds = {event.type for event in self.events}
             self._touched = {event.flow_id for event in self.events}
-            self._journaled = {event.flow_id for event in self.events if event.journaled}
             self._summed_up = len(self.events)
