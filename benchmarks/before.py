@@ -51,26 +51,29 @@ async def _completions(size: Size) -> Rate:
     return rate
 
 
-async def _cycle(size: Size) -> Rate:
+async def _flows(measure: Callable[[Cycle, Server], Awaitable[float]]) -> Rate:
     cycle = Cycle()
     endpoint = await cycle.serve()
 
     async def rate(server: Server) -> float:
         await register(server, endpoint)
-        return (await cycle.run(server, max(size.flows // 4, 3 * IN_FLIGHT), IN_FLIGHT)).rate
+        return await measure(cycle, server)
 
     return rate
+
+
+async def _cycle(size: Size) -> Rate:
+    async def measure(cycle: Cycle, server: Server) -> float:
+        return (await cycle.run(server, max(size.flows // 4, 3 * IN_FLIGHT), IN_FLIGHT)).rate
+
+    return await _flows(measure)
 
 
 async def _latency(size: Size) -> Rate:
-    cycle = Cycle()
-    endpoint = await cycle.serve()
-
-    async def rate(server: Server) -> float:
-        await register(server, endpoint)
+    async def measure(cycle: Cycle, server: Server) -> float:
         return 1 / statistics.median((await cycle.run(server, size.latency_flows // 4, 1)).latencies)
 
-    return rate
+    return await _flows(measure)
 
 
 MEASURES: dict[str, tuple[str, Callable[[Size], Awaitable[Rate]]]] = {

@@ -16,7 +16,7 @@ from counterfoil.checking.process import CheckFailed, CheckingProcess
 from counterfoil.domain.checks import TOO_MUCH_WORK, Findings, ValueCheck
 
 MOST_REMEMBERED = 1_000
-"""Findings that are kept: whoever sends a value again does not have it checked again."""
+"""Findings that are kept: a value that is sent again is not checked again."""
 
 Done = Callable[[Findings | None], None]
 
@@ -77,7 +77,7 @@ class ValueChecker:
                 log.warning("value_check_unavailable", reason=str(failure))
             except Exception:
                 log.exception("value_check_failed")
-            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop has been closed, and every caller with it
                 self._loop.call_soon_threadsafe(self._tell, entry.done, findings)
         self._process.close()
 

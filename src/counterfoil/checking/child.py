@@ -19,7 +19,7 @@ from counterfoil.domain.values import compiled, schema_problem
 
 MAX_MEMORY_BYTES = 2 * 1024**3
 NICENESS = 5
-"""The engine comes first: who has a value that takes long to check can wait."""
+"""The engine comes first: a command whose value takes long to check can wait."""
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     with contextlib.suppress(ValueError, OSError):  # not every system limits it
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     read = partial(os.read, sys.stdin.fileno())
-    with contextlib.suppress(BrokenPipeError):  # nobody is left to be told
+    with contextlib.suppress(BrokenPipeError):  # the engine has ended
         while (head := read_frame(read)) is not None and (value := read_frame(read)) is not None:
             signal.setitimer(signal.ITIMER_PROF, limit_seconds)
             answer = memoryview(frame(json.dumps(_problem(head, value)).encode()))

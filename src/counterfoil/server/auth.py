@@ -110,7 +110,7 @@ class Guard:
         return key.name
 
     def refuse_forwarded(self, request: web.Request) -> None:
-        """Without keys whoever reaches the engine is its admin: behind a proxy, that is everybody."""
+        """Without keys every caller is an admin: behind a proxy, callers from anywhere would be."""
         if not self._keys and is_forwarded(request):
             raise Forbidden(
                 "this request came through a proxy (it carries forwarding headers), and without API keys the engine "

@@ -175,7 +175,7 @@ class Connections:
         self.sweep(now)
         try:
             take_one()
-        except OSError:  # also when nobody happens to connect
+        except OSError:  # also while no client connects
             self._shortage.note(DESCRIPTORS)
             self._make_room(now)
             self._tell()

@@ -11,7 +11,7 @@ Row = tuple[Any, ...]
 
 
 LONG_BYTES = 64 * 1024
-"""From here on texts are converted in a thread: on the event loop they would hold up everybody else."""
+"""From here on texts are converted in a thread: on the event loop they would hold up every other request."""
 
 
 class Page(NamedTuple):
