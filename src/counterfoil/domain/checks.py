@@ -2,7 +2,7 @@
 
 A decision checks at once what is surely short. Of everything else it needs a finding: if there is none yet it raises
 ``CheckNeeded``, the check is made elsewhere (in a process that can be given up), and the decision is made again. A
-finding is a fact about a schema and a value, for every command alike: it is named by the content of both, and never out of date.
+finding is a fact about a schema and a value: it is named by the content of both, and never out of date.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Batch:
         self.world.capacity.retract()
         self.restarted = True
         # An approval has the lock of its flow. What a search found, and so locked, it may not find again: then nothing
-        # would lock the flow, and the batch would begin again for ever. A command that still needs it misses it once more.
+        # would lock the flow, and the batch would begin again for ever. A command that needs it misses it once more.
         self._missed.approvals.clear()
         self._begin()
 
