@@ -43,9 +43,10 @@ def full_disk(place: Place) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stubborn_work(place: Place) -> Iterator[None]:
-    """Work items stay as they are, whoever changes them, and nobody is told: what only a bug or another hand does."""
-    yield from _trigger(place, "UPDATE ON work", sqlite="SELECT RAISE(IGNORE);", postgresql="RETURN NULL;")
+def stubborn_work(place: Place, *only: str) -> Iterator[None]:
+    """Work items (all, or only these) stay as they are, whatever changes them, without an error: as by a bug."""
+    rows = f"OLD.work_id IN ({', '.join(map(repr, only))})" if only else ""
+    yield from _trigger(place, "UPDATE ON work", rows, sqlite="SELECT RAISE(IGNORE);", postgresql="RETURN NULL;")
 
 
 @contextlib.asynccontextmanager
@@ -67,17 +68,18 @@ async def locked(place: Place) -> AsyncIterator[None]:
         await connection.close()
 
 
-def _trigger(place: Place, when: str, *, sqlite: str, postgresql: str) -> Iterator[None]:
+def _trigger(place: Place, when: str, rows: str = "", *, sqlite: str, postgresql: str) -> Iterator[None]:
     table = when.rpartition(" ")[2]
+    condition = f"WHEN ({rows})" if rows else ""
     if isinstance(place, Path):
-        by_hand(place, f"CREATE TRIGGER by_hand BEFORE {when} BEGIN {sqlite} END")
+        by_hand(place, f"CREATE TRIGGER by_hand BEFORE {when} {condition} BEGIN {sqlite} END")
         yield
         by_hand(place, "DROP TRIGGER by_hand")
         return
     by_hand(
         place,
         f"CREATE FUNCTION by_hand() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {postgresql} END $$",
-        f"CREATE TRIGGER by_hand BEFORE {when} FOR EACH ROW EXECUTE FUNCTION by_hand()",
+        f"CREATE TRIGGER by_hand BEFORE {when} FOR EACH ROW {condition} EXECUTE FUNCTION by_hand()",
     )
     yield
     by_hand(place, f"DROP TRIGGER by_hand ON {table}", "DROP FUNCTION by_hand")

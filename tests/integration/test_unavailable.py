@@ -178,3 +178,21 @@ async def test_what_was_waiting_for_its_time_goes_on_after_a_restart(
     second = await endpoint.received(PATH, 2)
     assert second.metadata["attempt"] == 2
     assert second.at - endpoint.requests(PATH)[0].at >= 0.5
+
+
+async def test_a_writer_that_failed(start_node: StartNode, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that ends the writer: the engine says that it is not ready, and refuses at once what it cannot write."""
+    node = await start_node(**NO_SWEEPS)
+    api = connect(node)
+    assert (await api.get("/readyz")).status == 200
+
+    def broken(waiting: int, under_way: int) -> int:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(node.engine.engine.commit.shares, "take", broken)
+    for _ in range(2):
+        unavailable(await api.post("/api/v1/flows", {"goals": [STEP]}))
+    ready = await api.get("/readyz")
+    unavailable(ready)
+    assert ready.body["error"]["details"]["failed"] == "writer"
+    assert (await api.get("/healthz")).status == 200

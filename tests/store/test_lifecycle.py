@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from counterfoil.domain.results import StepResult
 from counterfoil.domain.states import WorkStatus
 from counterfoil.engine.complete import Complete
 from counterfoil.store.changes import Changes
+from counterfoil.store.commit import StoreFailure
 from counterfoil.store.needs import Needs
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
+from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import MakeStore, batch_of, load, write
@@ -57,6 +61,59 @@ async def test_closing_twice_and_closing_unopened_is_harmless(
     await store.open()
     await store.close()
     await store.close()
+
+
+async def test_what_is_asked_of_a_closed_store_fails_at_once(
+    make_store: MakeStore, tmp_path: Path, clock: StillClock
+) -> None:
+    store = make_store(tmp_path, clock)
+    await store.open()
+    await store.close()
+    asked: list[Callable[[], Awaitable[Any]]] = [
+        lambda: store.read("last_seq"),
+        lambda: store.read_page("list_steps", 1_000),
+        lambda: store.probe("node"),
+        lambda: write(store, new_records(work_item())),
+    ]
+    for ask in asked:
+        with pytest.raises(StoreFailure, match="the store is closed"):
+            await ask()
+    await store.open()
+    assert not await exists(store, "work"), "it can be opened again"
+    await store.close()
+
+
+async def test_reads_that_wait_for_a_connection_fail_when_the_store_is_closed(
+    make_store: MakeStore, tmp_path: Path, clock: StillClock
+) -> None:
+    store = make_store(tmp_path, clock)
+    await store.open()
+    assert isinstance(store, SqliteStore | PostgresStore)
+    in_use = [store._readers.get_nowait() for _ in range(store._readers.qsize())]  # by reads that take their time
+    waiting = [asyncio.create_task(store.read("last_seq")) for _ in range(5)]
+    await asyncio.sleep(0)
+    await store.close()
+    for read in waiting:
+        with pytest.raises(StoreFailure, match="the store is closed"):
+            await read
+    for connection in in_use:
+        assert connection is not None
+        await connection.close()
+
+
+async def test_a_read_under_way_when_the_store_is_closed_leaves_no_connection_open(
+    make_store: MakeStore, tmp_path: Path, clock: StillClock
+) -> None:
+    store = make_store(tmp_path, clock)
+    await store.open()
+    assert isinstance(store, SqliteStore | PostgresStore)
+    reads = [asyncio.create_task(store.read("last_seq")) for _ in range(9)]
+    await asyncio.sleep(0)
+    await store.close()
+    results = await asyncio.gather(*reads, return_exceptions=True)
+    assert all(isinstance(result, StoreFailure) or result == [(0,)] for result in results)
+    left = [store._readers.get_nowait() for _ in range(store._readers.qsize())]
+    assert all(each is None or (isinstance(each, asyncpg.Connection) and each.is_closed()) for each in left)
 
 
 async def test_what_was_committed_is_seen_by_every_reader(store: Store) -> None:

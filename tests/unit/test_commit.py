@@ -152,7 +152,7 @@ async def test_a_failed_load_fails_all(rig: Rig) -> None:
     assert await rig.answers(PutStep(step_version()), Put("a")) == [True, "a"]
 
 
-async def test_a_guard_that_refuses_fails_all_and_nothing_is_written(rig: Rig) -> None:
+async def test_a_guard_that_refuses_fails_its_command_and_no_other(rig: Rig) -> None:
     """A row that is not as the decision saw it: a bug or another program, never something to paper over."""
     version = step_version()
     await rig.answers(PutStep(version))
@@ -161,8 +161,10 @@ async def test_a_guard_that_refuses_fails_all_and_nothing_is_written(rig: Rig) -
     )
     rig.by_hand("CREATE TRIGGER stubborn BEFORE UPDATE ON work BEGIN SELECT RAISE(IGNORE); END")
     report = Complete("work", StepResult(success=True), RETRY)
-    assert kinds(await rig.answers(report, Put("a"))) == [InternalError] * 2
-    assert (await rig.steps(), await rig.told()) == (["step"], [])
+    assert kinds(await rig.answers(Put("a"), report, Put("b"), Put("c"))) == ["a", InternalError, "b", "c"]
+    assert rig.watched.batches == [1, 4, 2, 1, 1, 2], "by halves"
+    assert (await rig.steps(), await rig.told()) == (["a", "b", "c", "step"], ["a", "b", "c"])
+    assert kinds(await rig.answers(report)) == [InternalError], "nor is it committed when it is alone"
     rig.by_hand("DROP TRIGGER stubborn")
     assert kinds(await rig.answers(report))[0].verdict == "accepted"
 

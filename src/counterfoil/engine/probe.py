@@ -40,6 +40,8 @@ class Readiness:
         self._written_at = -EVERY_SECONDS
 
     async def check(self) -> None:
+        if self._commit.failed:
+            raise Unavailable("the writer has failed (writer_ended in the log): restart the engine", failed="writer")
         self._check_descriptors()
         writing = self._writing
         if writing is None or (writing.done() and time.monotonic() - self._written_at >= EVERY_SECONDS):

@@ -7,7 +7,7 @@ through the world's capacity, which is made for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -23,6 +23,7 @@ Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True)
 Resolve = Callable[[Any], None]
 """Told what became of a command: its answer, or the error that refused it."""
+Entry = tuple["Command[Any]", Resolve]
 Postpone = Callable[["Command[Any]", Resolve, CheckNeeded], None]
 """Takes a command that cannot be decided before some values are checked."""
 
@@ -48,27 +49,38 @@ class Question:
 class ForEach(Generic[Answer]):
     """A command that stands for many: one for each row that a search finds, decided and refused apart from each other.
 
-    Its answer is the list of theirs, without those that were refused.
+    Its answer is the list of theirs, without those that were refused. ``only``: the rows that count, if not all do.
     """
 
-    def __init__(self, find: Find, make: Callable[..., Command[Answer]]) -> None:
+    def __init__(
+        self, find: Find, make: Callable[..., Command[Answer]], only: Sequence[tuple[Any, ...]] | None = None
+    ) -> None:
         self._find = find
         self._make = make
+        self._only = None if only is None else frozenset(only)
 
     def needs(self, needs: Needs) -> None:
         needs.finds.add(self._find)
 
     def decide(self, world: World, now: int) -> list[Answer]:
         """The commands that it stands for: the batch puts their answers in their place."""
-        return cast("list[Answer]", [self._make(*row) for row in world.found(self._find)])
+        return cast("list[Answer]", [self._make(*row) for row in self._rows(world)])
+
+    def halves(self, world: World) -> list[ForEach[Answer]]:
+        """The same search twice, each for one half of the rows that it found; none if there was one row at most."""
+        rows = self._rows(world)
+        middle = len(rows) // 2
+        return [ForEach(self._find, self._make, part) for part in (rows[:middle], rows[middle:])] if middle else []
+
+    def _rows(self, world: World) -> list[tuple[Any, ...]]:
+        found = world.found(self._find)
+        return found if self._only is None else [row for row in found if row in self._only]
 
 
 class Batch:
     """Commands in the order in which they came, their world, and in the end their answers."""
 
-    def __init__(
-        self, entries: list[tuple[Command[Any], Resolve]], make_world: Callable[[], World], clock: Clock
-    ) -> None:
+    def __init__(self, entries: list[Entry], make_world: Callable[[], World], clock: Clock) -> None:
         self._entries = entries
         self._make_world = make_world
         self._clock = clock
@@ -79,7 +91,6 @@ class Batch:
 
     def _begin(self) -> None:
         self._commands = [command for command, _ in self._entries]
-        self._undecided = list(range(len(self._commands)))
         self._standing_for: dict[int, range] = {}
         self._looked_for: set[tuple[str, Any]] = set()
         self._answers: list[Any] = [None] * len(self._commands)
@@ -88,9 +99,22 @@ class Batch:
         self.world = self._make_world()
         self.needs = Needs()
         self.world.want_controls(self.needs)
-        for command in self._commands:
-            command.needs(self.needs)
+        self._undecided = self._collect_needs(range(len(self._commands)), self.needs)
         self.needs.include(self._missed)
+
+    def _collect_needs(self, places: range, needs: Needs) -> list[int]:
+        """Add what these commands need; returns those that can be decided. One that raises is answered, as a bug."""
+        able = []
+        for place in places:
+            command = self._commands[place]
+            try:
+                command.needs(needs)
+            except Exception:
+                log.exception("command_failed", command=type(command).__name__)
+                self._answers[place] = InternalError()
+            else:
+                able.append(place)
+        return able
 
     def restart(self) -> None:
         """The transaction came to nothing and is tried again: in a new world, with what was missed known beforehand."""
@@ -169,9 +193,7 @@ class Batch:
             self._commands += found
             self._answers += [None] * len(found)
             self._standing_for[index] = range(first, len(self._commands))
-            added += self._standing_for[index]
-            for each in found:
-                each.needs(missed)
+            added += self._collect_needs(self._standing_for[index], missed)
         return added
 
     def fail(self, error: CounterfoilError) -> None:
@@ -180,6 +202,28 @@ class Batch:
         self._standing_for = {}
         self._postpones = False
         self._answers = [error] * len(self._entries)
+
+    def split(self) -> list[list[Entry]]:
+        """Two parts of a batch that was rolled back, in the order of its commands; none if only one command is left.
+
+        The parts are batches of their own, and this one is left without commands. A ``ForEach`` that is alone is split
+        by the rows that it found.
+        """
+        entries = self._entries if len(self._entries) > 1 else _halves(self._entries[0], self.world)
+        middle = len(entries) // 2
+        if not middle:
+            return []
+        self._entries = []
+        self.fail(InternalError())
+        return [entries[:middle], entries[middle:]]
+
+    def refuse(self) -> str:
+        """Fail the one command that is left, or the one that it stands for, as a bug; returns its name."""
+        stands_for_another = 0 in self._standing_for
+        self.fail(InternalError())
+        if stands_for_another:  # which is left out of the answer, as if it had failed when it was decided
+            self._answers = [[]]
+        return type(self._commands[-1]).__name__
 
     def answer(self, postpone: Postpone = _refuse) -> None:
         """Resolve every command, or postpone it. A failing callback must not block the others."""
@@ -205,6 +249,44 @@ class Batch:
             postpone(command, partial(_resolve_rest, resolve, done), CheckNeeded(checks))
         else:
             resolve(done)
+
+
+class _Joined:
+    """Resolves a command whose halves are resolved apart, once both are: with all that came of them.
+
+    Only if nothing was done at all, it is resolved with what prevented that.
+    """
+
+    def __init__(self, resolve: Resolve, halves: int) -> None:
+        self._resolve = resolve
+        self._left = halves
+        self._done: list[Any] = []
+        self._error: CounterfoilError | None = None
+
+    def __call__(self, answer: list[Any] | CounterfoilError) -> None:
+        if isinstance(answer, CounterfoilError):
+            self._error = answer
+        else:
+            self._done += answer
+        self._left -= 1
+        if not self._left:
+            self._resolve(self._error if self._error is not None and not self._done else self._done)
+
+
+def _halves(entry: Entry, world: World) -> list[Entry]:
+    command, resolve = entry
+    halves = command.halves(world) if isinstance(command, ForEach) else []
+    joined = _Joined(resolve, len(halves))
+    return [(half, joined) for half in halves]
+
+
+def answer_all(entries: Iterable[Entry], error: CounterfoilError) -> None:
+    """Resolve commands that never came into a batch. A failing callback must not block the others."""
+    for _, resolve in entries:
+        try:
+            resolve(error)
+        except Exception:
+            log.exception("answer_lost")
 
 
 def _resolve_rest(resolve: Resolve, done: list[Any], rest: list[Any] | CounterfoilError) -> None:

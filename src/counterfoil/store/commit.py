@@ -8,6 +8,8 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
 - What was committed is acted upon (``committed``) before the next batch begins; it is answered while that one runs.
 - A refused command leaves no trace (its drafts are discarded) and is answered with its refusal.
 - A failed load or commit fails the whole batch with ``Unavailable``: nothing of it was written, all may be sent again.
+- A guard that refuses (``GuardRefused``) rolls the batch back. Its commands are executed again in two batches, and so
+  on by halves: a command that is refused alone is answered with ``InternalError``, and the others are committed.
 - A commit of which nobody knows whether it holds is answered with ``Unavailable``, too. Nothing else is written before
   the database has said which it was; if it holds, it is acted upon then.
 - Several batches may be under way, where the backend keeps them apart by its locks. Each is decided and answered as if
@@ -16,6 +18,7 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
   Then it is decided as if it had come only now; the batch does not wait for it.
 - Who wins a race: the command that is decided first. Within a batch that is the order of the queue, but for commands
   that miss something: they are decided again behind their neighbours. The second always sees what the first did.
+- A writer ends by ``close``. If a bug ends one, the log says ``writer_ended``, ``failed`` is set, and no more is taken.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ import structlog
 from counterfoil.domain.checks import CheckNeeded, Findings, ValueCheck
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable
 from counterfoil.domain.time import Clock
-from counterfoil.store.batch import Batch, Command, Question, Resolve
+from counterfoil.store.batch import Batch, Command, Entry, Question, Resolve, answer_all
 from counterfoil.store.known import Known
 from counterfoil.store.sharing import Shares
 from counterfoil.store.world import World
@@ -141,13 +144,16 @@ class GroupCommit:
         self._backlog_limit = backlog_limit
         self._batch_limit = batch_limit
         self._batches = batches
-        self._queue: deque[tuple[Command[Any], Resolve]] = deque()
+        self._queue: deque[Entry] = deque()
         self._wake = asyncio.Event()
         self._wanted = 1
         """How many commands must wait before whoever gathers them is woken."""
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
+        self.failed = False
+        """Whether a writer has ended though it was not closed: only a restart of the process brings it back."""
         self._under_way = 0
+        self._unanswered: set[Batch] = set()
         self.shares = Shares(batches)
         self._outage = Outage()
         self._doubtful: list[tuple[World, Callable[[], Awaitable[bool]]]] = []
@@ -161,12 +167,28 @@ class GroupCommit:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._tasks = [asyncio.create_task(self._run(), name="group-commit") for _ in range(self._batches)]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         """Commit what is waiting, then stop."""
         self._closed = True
         self._wake.set()
-        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # _ended tells of those
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Make it loud if a writer ends otherwise than by ``close``; the last one to end leaves no command waiting."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None or not (self._closed or self.failed):
+            log.critical("writer_ended", waiting=len(self._queue), cancelled=task.cancelled(), exc_info=error)
+            self.failed = True
+            self._wake.set()
+        if self.failed and all(each.done() and not each.cancelled() for each in self._tasks):
+            for batch in tuple(self._unanswered):
+                batch.fail(InternalError())
+                self._answer(batch)
+            answer_all(self._queue, self._no_room())
+            self._queue.clear()
 
     @property
     def closed(self) -> bool:
@@ -186,11 +208,13 @@ class GroupCommit:
     def _no_room(self) -> Unavailable:
         if self._closed:
             return Unavailable("the engine is stopping, send it again to the next one")
+        if self.failed:
+            return Unavailable("the writer of this engine has failed, send it again when it was restarted")
         return Unavailable("too much is waiting to be written, send it again later")
 
     def enqueue(self, command: Command[Answer], resolve: Callable[[Answer | CounterfoilError], None]) -> bool:
         """The same without waiting: ``resolve`` is called once the command is durable or refused. False: no room."""
-        if self._closed or len(self._queue) >= self._backlog_limit:
+        if self._closed or self.failed or len(self._queue) >= self._backlog_limit:
             return False
         self._queue.append((command, resolve))
         if len(self._queue) >= self._wanted:
@@ -203,7 +227,7 @@ class GroupCommit:
             if self._queue:
                 if self._batches > 1:
                     if unanswered is not None:
-                        unanswered.answer(self._postpone)
+                        self._answer(unanswered)
                         unanswered = batch = None
                     await self._gather()
                     if not self._queue:  # another has taken them
@@ -211,13 +235,13 @@ class GroupCommit:
                 batch = self._next_batch()
                 execution = self._execute(batch)
                 if unanswered is not None:
-                    unanswered.answer(self._postpone)
+                    self._answer(unanswered)
                 await self._finish(batch, execution)
                 unanswered = batch
             elif unanswered is not None:
-                unanswered.answer(self._postpone)
+                self._answer(unanswered)
                 unanswered = batch = None
-            elif self._closed:
+            elif self._closed or self.failed:
                 return
             else:
                 await self._woken_by(1)
@@ -247,8 +271,23 @@ class GroupCommit:
 
     def _next_batch(self) -> Batch:
         count = min(self.shares.take(len(self._queue), self._under_way), self._batch_limit)
-        self._under_way += count
-        return Batch([self._queue.popleft() for _ in range(count)], self._new_world, self._clock)
+        return self._new_batch([self._queue.popleft() for _ in range(count)])
+
+    def _new_batch(self, entries: list[Entry]) -> Batch:
+        """A batch of these commands; without any if there can be no world for them, and then they are answered so."""
+        try:
+            batch = Batch(entries, self._new_world, self._clock)
+        except Exception:
+            log.exception("batch_failed", commands=len(entries))
+            answer_all(entries, InternalError())
+            batch = Batch([], partial(World, self._known), self._clock)
+        self._under_way += len(batch)
+        self._unanswered.add(batch)
+        return batch
+
+    def _answer(self, batch: Batch) -> None:
+        self._unanswered.discard(batch)
+        batch.answer(self._postpone)
 
     def _new_world(self) -> World:
         world = World(self._known)
@@ -256,7 +295,10 @@ class GroupCommit:
         return world
 
     def _execute(self, batch: Batch) -> Awaitable[None]:
-        return self._execute_after_doubt(batch) if self._doubtful else self._backend.execute(batch)
+        try:
+            return self._execute_after_doubt(batch) if self._doubtful else self._backend.execute(batch)
+        except Exception as error:  # noqa: BLE001 (it is raised where the batch is waited for)
+            return _raise(error)
 
     async def _execute_after_doubt(self, batch: Batch) -> None:
         """Settle what became of commits in doubt, then go on; StoreFailure while that cannot be told."""
@@ -270,8 +312,11 @@ class GroupCommit:
         await self._backend.execute(batch)
 
     async def _finish(self, batch: Batch, execution: Awaitable[None]) -> None:
-        """Wait for the commit and act upon it; a failure becomes the answer of every command in the batch."""
-        started = time.perf_counter()
+        """Wait for the commit and act upon it; a failure becomes the answer of every command in the batch.
+
+        But if a guard refused it, it is executed in parts, which are answered here.
+        """
+        started, count, parts = time.perf_counter(), len(batch), list[list[Entry]]()
         try:
             try:
                 await execution
@@ -286,6 +331,8 @@ class GroupCommit:
             log.error("commit_unknown", reason=str(unknown), commands=len(batch))  # noqa: TRY400
             self._doubtful.append((batch.world, unknown.resolve))
             batch.fail(Unavailable("the store was lost while this was being written, send it again"))
+        except GuardRefused as refusal:
+            parts = self._split(batch, refusal)
         except Exception:
             log.exception("batch_failed", commands=len(batch))
             batch.fail(InternalError())
@@ -293,9 +340,22 @@ class GroupCommit:
             self._outage.over()
             self._follow_up(batch.world, len(batch))
             self._metrics.committed(len(batch), time.perf_counter() - started)
-        self._under_way -= len(batch)
+        self._under_way -= count
         self._wake.set()
         self._metrics.set_backlog(len(self._queue))
+        for entries in parts:
+            part = self._new_batch(entries)
+            await self._finish(part, self._execute(part))
+            self._answer(part)
+
+    @staticmethod
+    def _split(batch: Batch, refusal: GuardRefused) -> list[list[Entry]]:
+        """The parts of a batch that a guard refused; none if it was the only command, which is failed then."""
+        if parts := batch.split():
+            log.warning("batch_split", reason=str(refusal), commands=sum(map(len, parts)))
+        else:
+            log.error("guard_refused", reason=str(refusal), command=batch.refuse())
+        return parts
 
     def _postpone(self, command: Command[Any], resolve: Resolve, needed: CheckNeeded) -> None:
         """Put a command back until the values are checked that it needs to know of."""
@@ -321,6 +381,10 @@ class GroupCommit:
             self.committed(world)
         except Exception:  # what is durable is answered so, whatever follows from it
             log.exception("follow_up_failed", commands=commands)
+
+
+async def _raise(error: Exception) -> None:
+    raise error
 
 
 def _settle_future(future: asyncio.Future[Any], answer: Any) -> None:

@@ -89,7 +89,7 @@ class PostgresStore:
         self.heard: Callable[[str], None] = lambda message: None
 
     async def open(self) -> None:
-        self._closed = False
+        self._closed, self._readers, self._keeper = False, asyncio.Queue(), asyncio.Queue()
         try:
             for writer in self._writers:
                 writer.connection = await self._gate.connect()
@@ -112,12 +112,14 @@ class PostgresStore:
 
     async def close(self) -> None:
         self._closed = True
+        connections: list[Connection | None] = []
+        for pool in (self._readers, self._keeper):
+            connections += [pool.get_nowait() for _ in range(pool.qsize())]
+            pool.put_nowait(None)  # for reads that wait for one: each finds the store closed, and passes it on
         await self._listener.stop()
         await self._pulse.stop()
         await self._gate.close()
-        pools = (self._readers, self._keeper)
-        connections = [writer.connection for writer in self._writers]
-        connections += [pool.get_nowait() for pool in pools for _ in range(pool.qsize())]
+        connections += [writer.connection for writer in self._writers]
         for writer in self._writers:
             writer.connection = None
         await asyncio.gather(*(close_connection(each) for each in connections if each is not None))

@@ -50,6 +50,7 @@ class SqliteStore:
         self._reader_count = readers
         self._writer: Connection | None = None
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
+        self._closed = True
         self._lock: int | None = None
         self._memory = Memory(alone=True)
         self.heard: Callable[[str], None] = lambda message: None
@@ -57,6 +58,7 @@ class SqliteStore:
     async def open(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = take_lock(self.path, "stop it, or give this one another data directory")
+        self._closed, self._readers = False, asyncio.Queue()
         self.path.touch(mode=0o600)  # what flows carry is nobody else's business
         try:
             writer = await self._open_writer()
@@ -70,14 +72,21 @@ class SqliteStore:
             log.info("store_migrated", was=found, now=SCHEMA_VERSION)
 
     async def close(self) -> None:
-        readers = [self._readers.get_nowait() for _ in range(self._readers.qsize())]
-        for connection in (*readers, self._writer):
+        self._closed = True
+        connections = [self._readers.get_nowait() for _ in range(self._readers.qsize())]
+        self._readers.put_nowait(None)  # for reads that wait for one: each finds the store closed, and passes it on
+        connections.append(self._writer)
+        self._writer = None
+        for connection in connections:
             if connection is not None:
                 await connection.close()
-        self._writer = None
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreFailure("the store is closed")
 
     def execute(self, batch: Batch) -> Awaitable[None]:
         if self._writer is None:
@@ -106,8 +115,11 @@ class SqliteStore:
         self, fetch: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run a function with one of the readers, in its thread."""
-        connection = await self._readers.get()
+        self._check_open()
+        readers = self._readers
+        connection = await readers.get()
         try:
+            self._check_open()
             if connection is None:
                 connection = await open_reader(self.path)
             return await connection.run(fetch, *args, **kwargs)
@@ -117,9 +129,12 @@ class SqliteStore:
                 connection = None
             raise
         finally:
-            self._readers.put_nowait(connection)
+            readers.put_nowait(None if self._closed else connection)
+            if self._closed and connection is not None:
+                await connection.close()
 
     async def probe(self, node_id: str) -> None:
+        self._check_open()
         if self._writer is None:
             raise StoreFailure("the database is being opened anew")
         await self._guard(self._writer.start(write_probe))
@@ -146,6 +161,7 @@ class SqliteStore:
         await writer.run(note_receipt_secret, check, dropped, now)
 
     async def _open_writer(self) -> Connection:
+        self._check_open()
         self._writer = await open_writer(self.path)
         self._memory = Memory(alone=True)  # the file may have been replaced
         return self._writer

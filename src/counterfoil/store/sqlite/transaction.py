@@ -4,6 +4,7 @@ The writer's thread holds Python's lock only while it decides and binds paramete
 beside the event loop. What is durable when: ``execute`` returns after SQLite has flushed the write-ahead log
 (synchronous FULL). A guard that did not match (a row was not in the state that the decision saw) rolls back the whole
 batch: with one writer it can only be a bug or another program writing to the file, and neither may be papered over.
+Group commit then finds the command that it was (store/commit.py).
 """
 
 from __future__ import annotations
