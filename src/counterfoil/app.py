@@ -106,7 +106,7 @@ class Counterfoil:
             retention=Retention(settings.retention_ms or None, settings.payload_retention_ms or None),
         )
         self._transport = HttpTransport(
-            egress=EgressPolicy(settings.egress_allow, settings.egress_deny),
+            egress=EgressPolicy(settings.egress_allow, settings.egress_deny, settings.egress_only),
             clock=self._clock,
             max_response_bytes=settings.max_response_bytes,
         )
