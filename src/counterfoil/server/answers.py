@@ -99,6 +99,17 @@ class StepDocument(Document):
     endpoint: Annotated[str | None, Field(examples=["http://worker:9000/transcribe"])]
 
 
+class PutWarning(Document):
+    """What was put is in force, and will not do what it should."""
+
+    code: Annotated[str, Field(examples=["APPROVAL_UNREACHABLE"])]
+    message: str
+
+
+class StepPut(StepDocument):
+    warnings: list[PutWarning] = Field(default=[], description="left out if there are none")
+
+
 class StepsPage(Document):
     steps: list[StepDocument]
 
