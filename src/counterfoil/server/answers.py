@@ -173,6 +173,7 @@ class StepInFlow(Document):
     goal: bool
     items: Annotated[int, Field(description="how many work items the step was made into")]
     error: Failure | None
+    reason: Annotated[str | None, Field(description="why it was skipped or cancelled")]
     started_at: Time | None
     finished_at: Time | None
     waits_until: Annotated[Time | None, Field(description="when it begins without a value that is only optional")]
