@@ -51,7 +51,7 @@ async def test_too_few_reviewers_are_warned_of(
     with capture_logs() as logged:
         document = await put(api, kind, **terms)
     [warning] = document["warnings"]
-    assert warning["code"] == "APPROVAL_UNREACHABLE"
+    assert warning["code"] == "approval_unreachable"
     assert f"the API keys allow {reviewers}:" in warning["message"]
     [entry] = [entry for entry in logged if entry["event"] == "approval_unreachable"]
     expected = {"log_level": "warning", f"{kind}_id": "people", "reviewers": reviewers}

@@ -29,4 +29,4 @@ def warn_of_approval(
         f"approvals are needed from {terms.approvals} {callers}, and the API keys allow {available}: "
         "configure more keys with the role reviewer"
     )
-    return {**document, "warnings": [{"code": "APPROVAL_UNREACHABLE", "message": message}]}
+    return {**document, "warnings": [{"code": "approval_unreachable", "message": message}]}

@@ -102,7 +102,7 @@ class StepDocument(Document):
 class PutWarning(Document):
     """What was put is in force, and will not do what it should."""
 
-    code: Annotated[str, Field(examples=["APPROVAL_UNREACHABLE"])]
+    code: Annotated[str, Field(examples=["approval_unreachable"])]
     message: str
 
 
