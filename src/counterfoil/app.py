@@ -26,6 +26,7 @@ from counterfoil.observability.logging import configure_logging
 from counterfoil.observability.metrics import Metrics
 from counterfoil.scheduler import SweepLoop
 from counterfoil.server.app import create_web_app
+from counterfoil.server.auth import reviewers_among
 from counterfoil.server.connections import ConnectionLimits, Connections
 from counterfoil.server.listening import Site
 from counterfoil.server.protocol import Runner
@@ -104,9 +105,10 @@ class Counterfoil:
             clock=self._clock,
             rules=FlowRules(max_fan_out=settings.fan_out_limit, gate_patience_ms=settings.gate_patience_ms),
             retention=Retention(settings.retention_ms or None, settings.payload_retention_ms or None),
+            reviewers=reviewers_among(settings.keys),
         )
         self._transport = HttpTransport(
-            egress=EgressPolicy(settings.egress_allow, settings.egress_deny),
+            egress=EgressPolicy(settings.egress_allow, settings.egress_deny, settings.egress_only),
             clock=self._clock,
             max_response_bytes=settings.max_response_bytes,
         )

@@ -8,6 +8,7 @@ import pytest
 
 from counterfoil.testing import MovableClock, StepEndpoint
 from tests.eventually import eventually
+from tests.integration.planned import Workshop, takes
 from tests.integration.scenario import PATH, STEP
 from tests.integration.several_nodes import metric
 from tests.running import Connect, StartNode
@@ -51,7 +52,8 @@ async def until_ticks(api: Api, count: int, schedule_id: str = "news") -> list[s
 # ------------------------------------------------------------------------------------------------ documents
 
 
-async def test_new_same_and_changed(api: Api) -> None:
+async def test_new_same_and_changed(api: Api, endpoint: StepEndpoint) -> None:
+    await api.put_step(STEP, endpoint.url(PATH))
     cron = {"cron": "*/5 * * * *", "timezone": "Europe/Vienna"}
     flow = {"goals": [STEP], "init": {"a": 1}, "labels": {"by": "clock"}}
     body = (await put(api, **cron, flow=flow)).ok(201)
@@ -68,14 +70,16 @@ async def test_new_same_and_changed(api: Api) -> None:
     assert changed["updated_at"] > body["updated_at"] == changed["created_at"]
 
 
-async def test_what_is_shown_can_be_put_again(api: Api) -> None:
+async def test_what_is_shown_can_be_put_again(api: Api, endpoint: StepEndpoint) -> None:
+    await api.put_step(STEP, endpoint.url(PATH))
     (await put(api)).ok(201)
     document = await shown(api)
     definition = {name: document[name] for name in ("cron", "timezone", "every_ms", "flow", "catch_up", "enabled")}
     assert (await api.request("PUT", "/api/v1/schedules/news", json=definition)).ok() == document
 
 
-async def test_list_and_delete(api: Api) -> None:
+async def test_list_and_delete(api: Api, endpoint: StepEndpoint) -> None:
+    await api.put_step(STEP, endpoint.url(PATH))
     assert (await api.get("/api/v1/schedules")).ok() == {"schedules": [], "next_cursor": None}
     for schedule_id in ("b", "a", "c"):
         (await put(api, schedule_id)).ok(201)
@@ -139,6 +143,51 @@ async def test_a_body_that_is_no_json(api: Api) -> None:
     (await api.request("PUT", path, data=b"{}", headers={"Content-Type": "text/plain"})).refused(
         415, "UNSUPPORTED_MEDIA_TYPE"
     )
+
+
+# ------------------------------------------------------------------------------------------------ flows that cannot be
+
+
+async def refused_alike(api: Api, flow: dict[str, Any], status: int, code: str) -> dict[str, Any]:
+    """The details, when the schedule is refused as the start of its flow is, word for word."""
+    reply = await put(api, flow=flow)
+    details = reply.refused(status, code)
+    assert (await api.post("/api/v1/flows", flow)).body == reply.body
+    (await api.get("/api/v1/schedules/news")).refused(404, "UNKNOWN_SCHEDULE")
+    return details
+
+
+async def test_a_flow_that_could_not_be_started_is_refused_as_its_start(shop: Workshop) -> None:
+    await shop.waits("goal", {"x": takes(), "n": takes("number")})
+    await refused_alike(shop.api, {"goals": ["goal", "nowhere"]}, 404, "UNKNOWN_STEP")
+    await refused_alike(shop.api, {"goals": ["goal"], "init": {"n": 1}}, 422, "UNREACHABLE_GOAL")
+    details = await refused_alike(shop.api, {"goals": ["goal"], "init": {"x": 1, "n": "one"}}, 422, "INVALID_INPUT")
+    assert [error["place"] for error in details["errors"]] == ["init.n"]
+    assert (await put(shop.api, flow={"goals": ["goal"], "init": {"x": 1, "n": 1}})).status == 201
+
+
+async def test_a_value_that_is_long_to_check_is_checked_when_it_is_put(shop: Workshop) -> None:
+    await shop.waits("goal", {"x": takes(schema={"type": "array", "items": {"type": "integer"}})})
+    long = [1] * 5_000
+    await refused_alike(shop.api, {"goals": ["goal"], "init": {"x": [*long, "text"]}}, 422, "INVALID_INPUT")
+    (await put(shop.api, flow={"goals": ["goal"], "init": {"x": long}})).ok(201)
+
+
+async def test_a_schedule_whose_step_is_gone_can_be_paused_but_not_resumed_or_changed(
+    api: Api, endpoint: StepEndpoint
+) -> None:
+    """As one from before schedules were checked: it stays, and only what would go on with it is refused."""
+    await api.put_step(STEP, endpoint.url(PATH))
+    body = (await put(api)).ok(201)
+    assert (await api.request("DELETE", f"/api/v1/steps/{STEP}")).status == 204
+    assert (await put(api)).ok() == body, "the same definition again changes nothing"
+    (await put(api, catch_up="all")).refused(404, "UNKNOWN_STEP")
+    assert await shown(api) == body
+    assert (await put(api, enabled=False)).ok()["next_at"] is None
+    (await put(api, enabled=False, flow={**FLOW, "init": {"a": 1}})).refused(404, "UNKNOWN_STEP")
+    (await put(api)).refused(404, "UNKNOWN_STEP")
+    await api.put_step(STEP, endpoint.url(PATH))
+    assert (await put(api)).ok()["enabled"] is True
 
 
 # ------------------------------------------------------------------------------------------------ flows
@@ -219,7 +268,9 @@ async def test_a_refused_start_is_told_and_the_schedule_goes_on(
 ) -> None:
     clock = MovableClock()
     api = connect(await start_node(clock=clock))
+    await api.put_step(STEP, endpoint.url(PATH))
     body = (await put(api)).ok(201)
+    assert (await api.request("DELETE", f"/api/v1/steps/{STEP}")).status == 204
     clock.advance(hours=1)
 
     async def refused() -> dict[str, Any] | None:

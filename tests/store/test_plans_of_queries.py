@@ -37,6 +37,7 @@ WRITES = [
     ("prune_work", "forget_work"),
 ]
 READS = [
+    "ends_without_outcome",
     "find_claimable",
     "find_due_flows",
     "find_overdue",

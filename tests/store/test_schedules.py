@@ -23,7 +23,7 @@ from counterfoil.store.rows import read_schedule
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.store.backends import NewConnection, are_waiting, batch_of, find, load, write
-from tests.store.nodes import CONTEXT, Node, Pair
+from tests.store.nodes import CONTEXT, Node, Pair, register
 from tests.store.records import NOW
 
 FULL = Schedule(
@@ -66,7 +66,7 @@ def numbered(number: int, **fields: Any) -> Schedule:
 
 def put(schedule_id: str, **fields: Any) -> PutSchedule:
     given = {"every_ms": 1_000, "flow": {"goals": ["step"]}, **fields}
-    return PutSchedule(schedule_id, ScheduleDefinition.model_validate(given))
+    return PutSchedule(schedule_id, ScheduleDefinition.model_validate(given), CONTEXT)
 
 
 def fire(context: EngineContext = CONTEXT, now: int = NOW, limit: int = 100) -> ForEach[Any]:
@@ -102,6 +102,7 @@ async def test_what_is_deleted_is_gone(store: Store) -> None:
 
 
 async def test_commands_of_one_batch_see_each_other(store: Store) -> None:
+    await register(store)
     answers: list[Any] = []
     commands: list[Command[Any]] = [
         put("a"),
@@ -119,12 +120,14 @@ async def test_commands_of_one_batch_see_each_other(store: Store) -> None:
 
 
 async def test_a_command_that_is_refused_leaves_no_trace(store: Store) -> None:
+    await register(store)
+
     class Refused(PutSchedule):
         def decide(self, world: Any, now: int) -> Any:
             super().decide(world, now)
             raise ZeroDivisionError
 
-    await store.execute(batch_of(Refused("a", put("a").definition), put("b")))
+    await store.execute(batch_of(Refused("a", put("a").definition, CONTEXT), put("b")))
     assert [row[0] for row in await store.read("list_schedules", after=None, limit=9)] == ["b"]
 
 
@@ -202,7 +205,7 @@ async def test_a_change_waits_for_whoever_has_the_schedule_in_hand(
     other, eye = await new_connection(), await new_connection()
     async with other.transaction():
         await other.execute("UPDATE schedules SET next_at = next_at + 77000")
-        flow = {"goals": ["another"]}
+        flow = {"goals": ["step"], "init": {"another": 1}}
         changing = asyncio.create_task(nodes[0].commit.submit(put("schedule-001", flow=flow)))
         await eventually(lambda: are_waiting(eye, 1), what="the wait for the lock")
     schedule, created = await changing
@@ -214,7 +217,10 @@ async def test_of_many_who_make_the_same_schedule_one_does(store: Store, nodes: 
     for number in range(10):
         name = f"same-{number}"
         answers = await asyncio.gather(
-            *(node.commit.submit(put(name, flow={"goals": [node.node_id]})) for node in [*nodes] * 5)
+            *(
+                node.commit.submit(put(name, flow={"goals": ["step"], "init": {"by": node.node_id}}))
+                for node in [*nodes] * 5
+            )
         )
         assert Counter(created for _, created in answers) == {True: 1, False: 9}
 

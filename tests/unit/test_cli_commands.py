@@ -39,6 +39,15 @@ async def test_a_step_is_put_from_options(engine: CannedEngine) -> None:
     assert engine.asked[0].body == {"endpoint": "http://w/r", "work": {"max_retries": 3}}
 
 
+async def test_warnings_of_the_engine_are_told_on_stderr(engine: CannedEngine) -> None:
+    warnings = [{"code": "approval_unreachable", "message": "too few"}]
+    engine.reply("PUT /api/v1/steps/resize", Reply(201, {"step_id": "resize", "warnings": warnings}))
+    engine.reply("PUT /api/v1/policies/ask", Reply(201, {"version": 1, "enabled": True, "warnings": warnings}))
+    for words in (("step", "put", "resize", "-"), ("policy", "put", "-", "--id", "ask")):
+        result = await run(*words, stdin='{"action": {}}')
+        assert (result.exit_code, result.stderr) == (0, "warning: approval_unreachable: too few\n")
+
+
 async def test_options_win_over_the_file_of_a_step(engine: CannedEngine) -> None:
     engine.reply("PUT /api/v1/steps/resize", Reply(200, {"step_id": "resize"}))
     definition = {"kind": "sync", "endpoint": "http://old/", "work": {"max_retries": 1, "jitter": False}}

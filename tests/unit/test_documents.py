@@ -203,6 +203,7 @@ def test_a_step_in_a_flow() -> None:
         "finished_at": None,
         "items": 0,
         "error": {"code": "X"},
+        "reason": None,
         "waits_until": LATER,
         "redrives": 2,
         "work": [],

@@ -152,11 +152,73 @@ def test_a_name_may_be_allowed_wherever_it_leads() -> None:
 
 
 @pytest.mark.parametrize("entry", ["10.0.0.0/33", "300.1.1.1", "*", "*.", "a b", "http://x/", "a..b", "-", "x/24", ""])
-@pytest.mark.parametrize("setting", ["allow", "deny"])
+@pytest.mark.parametrize("setting", ["allow", "deny", "only"])
 def test_an_entry_that_is_none_is_named_with_its_setting(setting: str, entry: str) -> None:
     with pytest.raises(ValueError, match=f"egress_{setting}") as refusal:
         EgressPolicy(**{setting: ["10.0.0.0/8", entry]})
     assert repr(entry) in str(refusal.value)
+
+
+class TestOnly:
+    """The list of the only destinations."""
+
+    def test_an_address_must_be_inside_a_listed_network(self) -> None:
+        policy = EgressPolicy(only=["10.1.0.0/16", "fd12::/16"])
+        for address in ("10.1.2.3", "fd12::1", "::ffff:10.1.2.3"):
+            policy.check_address(address, "worker")
+            policy.check_host(address)
+        for address in ("10.2.0.1", "127.0.0.1", "8.8.8.8", "::1", "::ffff:10.2.0.1"):
+            with pytest.raises(EgressDenied):
+                policy.check_address(address, "worker")
+            with pytest.raises(EgressDenied):
+                policy.check_host(address)
+
+    @pytest.mark.parametrize(
+        "address", ["2001:db8::5efe:10.1.2.3", "64:ff9b::10.1.2.3", "2002:a01:203::1", "2001:0:a01:203::f5fe:fdfc"]
+    )
+    def test_a_listed_address_inside_another_one_does_not_count(self, address: str) -> None:
+        with pytest.raises(EgressDenied):
+            EgressPolicy(only=["10.1.0.0/16"]).check_address(address, "worker")
+
+    def test_every_ipv6_address_is_no_ipv4_address(self) -> None:
+        with pytest.raises(EgressDenied):
+            EgressPolicy(only=["::/0"]).check_address("::ffff:10.1.2.3", "worker")
+
+    def test_a_listed_name_may_lead_anywhere_that_is_not_denied(self) -> None:
+        policy = EgressPolicy(only=["worker.internal", "*.hooks.example"], deny=["10.1.0.0/16", "bad.hooks.example"])
+        for host in ("worker.internal", "WORKER.internal.", "a.hooks.example", "a.b.hooks.example"):
+            policy.check_host(host)
+            policy.check_address("10.2.0.1", host)
+            for address in ("10.1.2.3", "169.254.169.254"):
+                with pytest.raises(EgressDenied):
+                    policy.check_address(address, host)
+        with pytest.raises(EgressDenied):
+            policy.check_host("bad.hooks.example")
+
+    def test_other_names_are_refused_before_any_lookup_unless_a_network_is_listed(self) -> None:
+        for host in ("other.internal", "hooks.example", "worker.internal.evil.example", "10.2.0.1"):
+            with pytest.raises(EgressDenied):
+                EgressPolicy(only=["worker.internal", "*.hooks.example"]).check_host(host)
+        policy = EgressPolicy(only=["worker.internal", "10.1.0.0/16"])
+        policy.check_host("other.internal")
+        policy.check_address("10.1.2.3", "other.internal")
+        with pytest.raises(EgressDenied):
+            policy.check_address("10.2.0.1", "other.internal")
+
+    def test_what_is_denied_by_default_must_be_allowed_besides(self) -> None:
+        listed = ["169.254.7.0/24"]
+        with pytest.raises(EgressDenied):
+            EgressPolicy(only=listed).check_address("169.254.7.9", "worker")
+        EgressPolicy(allow=listed, only=listed).check_address("169.254.7.9", "worker")
+        with pytest.raises(EgressDenied):
+            EgressPolicy(allow=["169.254.0.0/16"], only=listed).check_address("169.254.8.9", "worker")
+
+    async def test_only_listed_addresses_of_a_name_are_tried(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        resolving(monkeypatch, "10.0.0.1", "10.1.0.1", "fd12::1", "169.254.1.1")
+        assert await resolved(EgressPolicy(only=["10.1.0.0/16"])) == ["10.1.0.1"]
+        assert await resolved(EgressPolicy(only=["worker.internal"])) == ["10.0.0.1", "10.1.0.1", "fd12::1"]
+        with pytest.raises(EgressDenied):
+            await resolved(EgressPolicy(only=["192.168.0.0/16", "other.internal"]))
 
 
 def test_networks_may_be_written_with_host_bits() -> None:

@@ -155,9 +155,11 @@ async def test_a_schedule_that_is_deleted_starts_nothing_more(simulator: Simulat
 
 async def test_a_start_that_is_refused_does_not_hold_the_schedule_up(simulator: Simulator) -> None:
     began = simulator.clock()
+    for step_id in ("step", "other"):
+        await register(simulator, step_id)
     await put(simulator)
     await put(simulator, "sound", flow={"goals": ["other"]})
-    await register(simulator, "other")
+    await simulator.engine.delete_step("step")
     simulator.clock.advance(MINUTE)
     assert await fire(simulator) == 2
     assert [call.metadata["schedule_id"] for call in simulator.network.calls] == ["sound"]
@@ -177,10 +179,10 @@ async def test_a_start_that_is_refused_does_not_hold_the_schedule_up(simulator: 
 
 
 async def test_inputs_that_do_not_fit_are_refused_as_at_any_start(simulator: Simulator) -> None:
-    attributes = {"n": {"role": "required", "type": "number"}}
-    await register(simulator, attributes=attributes)
+    await register(simulator)
     await put(simulator, "lacking")
     await put(simulator, "mistyped", flow={"goals": ["step"], "init": {"n": "three"}})
+    await register(simulator, attributes={"n": {"role": "required", "type": "number"}})
     simulator.clock.advance(MINUTE)
     await fire(simulator)
     assert (await shown(simulator, "lacking"))["last_error"]["code"] == "UNREACHABLE_GOAL"

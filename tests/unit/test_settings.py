@@ -311,8 +311,9 @@ class TestSingleSettings:
         assert "s3cret" not in message
 
     @pytest.mark.parametrize("item", ["10.0.0.1/8", "10.0.0.0/33", "a/b", "*", "a.*.b", "1.2.3.256", "1-2", "a-"])
-    def test_what_is_neither_network_nor_name_is_refused(self, item: str) -> None:
-        assert f"'{item}' must be a network such as 10.0.0.0/8" in faults(egress_allow=["ok.example", item])
+    @pytest.mark.parametrize("setting", ["egress_allow", "egress_deny", "egress_only"])
+    def test_what_is_neither_network_nor_name_is_refused(self, setting: str, item: str) -> None:
+        assert f"'{item}' must be a network such as 10.0.0.0/8" in faults(**{setting: ["ok.example", item]})
 
     def test_levels_and_formats_may_be_written_in_capitals(self) -> None:
         settings = load_settings(log_level="WARNING", log_format="Json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
@@ -114,6 +114,12 @@ def _fault(item: Any) -> str:
 
 def print_json(document: Any, *, indent: int | None = 2) -> None:
     click.echo(json.dumps(document, indent=indent, ensure_ascii=False))
+
+
+def print_warnings(document: Mapping[str, Any]) -> None:
+    """What the engine warns of in its answer, on stderr."""
+    for warning in document.get("warnings", ()):
+        click.echo(f"warning: {warning['code']}: {warning['message']}", err=True)
 
 
 def stdout_console() -> Console:

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from counterfoil.cli.connection import Connection, connected, json_object, json_pairs, pairs
-from counterfoil.cli.output import is_narrow, print_facts, print_json, print_table, status_text, when
+from counterfoil.cli.output import is_narrow, print_facts, print_json, print_table, print_warnings, status_text, when
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -97,6 +97,7 @@ def put(connection: Connection, file: IO[str], policy_id: str | None) -> None:
             raise click.BadParameter(f"{name}: must be a policy, as a JSON object", param_hint="FILE")
         item = connection.call(_putting(name, definition))
         click.echo(f"policy {name} is in force, version {item['version']}" + ("" if item["enabled"] else " (disabled)"))
+        print_warnings(item)
 
 
 @policy.command()

@@ -7,7 +7,7 @@ from typing import IO, Any
 import click
 
 from counterfoil.cli.connection import Connection, connected, json_object, json_pairs
-from counterfoil.cli.output import print_json, print_table
+from counterfoil.cli.output import print_json, print_table, print_warnings
 
 
 @click.group()
@@ -73,6 +73,7 @@ def put(
         print_json(document)
     else:
         click.echo(f"step {step_id} is registered")
+        print_warnings(document)
 
 
 @step.command()

@@ -38,6 +38,7 @@ class StepRun(TypedDict):
     goal: NotRequired[bool]
     items: NotRequired[int]
     error: NotRequired[dict[str, Any] | None]
+    reason: NotRequired[str | None]
     started_at: NotRequired[str | None]
     finished_at: NotRequired[str | None]
     waits_until: NotRequired[str | None]

@@ -209,6 +209,8 @@ class Policy(TypedDict):
     changed_by: str
     created_at: str
     updated_at: str
+    warnings: NotRequired[list[dict[str, str]]]
+    """Of ``put_policy`` only: ``code`` and ``message`` of what it will not do as it should."""
 
 
 class PolicyPage(TypedDict):

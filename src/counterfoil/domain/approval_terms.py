@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt
@@ -32,3 +33,16 @@ class ApprovalTerms(Definition):
     @property
     def expires_in_ms(self) -> int:
         return parse_duration(self.expires_in)
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewers:
+    """How many callers can approve. Without API keys there is one, ``local``, and every request comes from it."""
+
+    total: int = 1
+    besides_requester: int = 0
+    """How many of them are left when the requester is not counted, where it is one of them."""
+
+    def available(self, terms: ApprovalTerms) -> int:
+        """How many can approve on these terms."""
+        return self.besides_requester if terms.separate_requester else self.total

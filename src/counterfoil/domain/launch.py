@@ -32,9 +32,7 @@ class Launch:
 
 def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
     """Record the flow with all its steps, none of them begun; raises, and records nothing, if it cannot be planned."""
-    register = view.register()
-    plan = make_plan(register, wanted.goals, wanted.init)
-    check_inputs(register, plan, wanted.init, view.rules.max_fan_out, view.findings)
+    plan = plan_launch(view, wanted.goals, wanted.init)
     data: dict[str, Any] = {
         "goals": plan.goals,
         "plan": plan.plan_id,
@@ -52,6 +50,14 @@ def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
     view.record(Event(EventType.FLOW_STARTED, now, wanted.flow_id, data=data))
     inputs = FlowInputs(wanted.flow_id, plan.goals, wanted.init, wanted.metadata, wanted.labels, wanted.options)
     view.start_with(inputs, plan)
+    return plan
+
+
+def plan_launch(view: FlowView, goals: list[str], init: dict[str, Any]) -> Plan:
+    """The plan of a flow with these goals and values; raises what a start with them is refused with."""
+    register = view.register()
+    plan = make_plan(register, goals, init)
+    check_inputs(register, plan, init, view.rules.max_fan_out, view.findings)
     return plan
 
 

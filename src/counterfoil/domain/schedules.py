@@ -210,6 +210,11 @@ def due(schedule: Schedule, now: int) -> Due:
 # ---------------------------------------------------------------------------------------------------- moves
 
 
+def same_flow(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two schedules start the same flow; compared as text, because Python takes true and 1 for the same."""
+    return dump_json(one) == dump_json(other)
+
+
 def put(schedule_id: str, definition: ScheduleDefinition, found: Schedule | None, now: int) -> Schedule:
     """The schedule as a definition makes it, of the one that there was. The same definition again changes nothing.
 
@@ -221,8 +226,7 @@ def put(schedule_id: str, definition: ScheduleDefinition, found: Schedule | None
     given = (definition.cron, timezone, definition.every_ms, flow, definition.catch_up, definition.enabled)
     same_rhythm = found is not None and (found.cron, found.timezone, found.every_ms) == given[:3]
     if found is not None and same_rhythm:
-        same_flow = dump_json(found.flow) == dump_json(flow)  # as text: Python takes true and 1 for the same
-        if same_flow and (found.catch_up, found.enabled) == given[4:]:
+        if same_flow(found.flow, flow) and (found.catch_up, found.enabled) == given[4:]:
             return found
         anchor_at, goes_on = found.anchor_at, found.enabled
     else:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from counterfoil.domain.approval_terms import Reviewers
 from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.results import StepResult
 from counterfoil.domain.steps import WorkDefaults
@@ -45,6 +46,7 @@ class EngineContext:
     """How many bytes of texts a page of a list has, about."""
     retention: Retention = field(default_factory=Retention)
     rules: FlowRules = field(default_factory=FlowRules)
+    reviewers: Reviewers = field(default_factory=Reviewers)
     known: Known = field(init=False)
     """Definitions, plans and the register, as far as this node has met them."""
 

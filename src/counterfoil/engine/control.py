@@ -11,6 +11,8 @@ from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, Prolo
 from counterfoil.domain.policies import PolicyDefinition
 from counterfoil.domain.policy_trials import PolicyTrial
 from counterfoil.domain.retry_context import retry_context
+from counterfoil.domain.states import Decision
+from counterfoil.engine.approval_warnings import warn_of_approval
 from counterfoil.engine.approvals import ExpireApproval, Review, ReviewStep, Verdict
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.control_documents import policy_document, reviewed_step
@@ -94,7 +96,10 @@ class Control:
         """The policy as it is now, and whether it is new."""
         policy: KeptPolicy
         policy, created = await self._commit.submit(PutPolicy(policy_id, definition, changed_by, source))
-        return policy_document(policy), created
+        asks = definition.enabled and definition.action.type is Decision.REQUIRE_APPROVAL
+        terms = definition.action if asks else None
+        document = policy_document(policy)
+        return warn_of_approval(document, terms, self._context.reviewers, kind="policy_id", name=policy_id), created
 
     async def delete_policy(self, policy_id: str, changed_by: str) -> None:
         await self._commit.submit(DeletePolicy(policy_id, changed_by))

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from counterfoil.domain.events import EventType
 from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.domain.model import GATED
 from counterfoil.domain.planning import Plan
@@ -13,6 +14,7 @@ from counterfoil.domain.schedules import Schedule
 from counterfoil.domain.steps import STEP_URLS, StepDefinition, WorkDefaults
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.domain.urls import mask_url
+from counterfoil.store.journal import parse_entry
 from counterfoil.store.protocol import Row
 
 Document = dict[str, Any]
@@ -130,9 +132,20 @@ def flow_step_document(row: Row) -> Document:
         "finished_at": optional_rfc3339(finished_at),
         "items": items,
         "error": fragment(error),
+        "reason": None,
         "waits_until": optional_rfc3339(due_at),
         "redrives": redrives,
         "work": [],
+    }
+
+
+def step_reasons(entries: list[Row]) -> dict[str, str]:
+    """By step, why it was skipped or cancelled the last time, read off entries of the journal in their order."""
+    return {
+        step_id: data["reason"]
+        for (text,) in entries
+        for kind, step_id, _, _, data in parse_entry(text)
+        if kind in (EventType.STEP_SKIPPED, EventType.STEP_CANCELLED) and "reason" in data
     }
 
 

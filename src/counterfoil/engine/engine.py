@@ -23,6 +23,7 @@ from counterfoil.domain.states import ApprovalStatus, WorkStatus
 from counterfoil.domain.steps import StepDefinition
 from counterfoil.domain.work import Verdict
 from counterfoil.engine.announce import announce
+from counterfoil.engine.approval_warnings import warn_of_approval
 from counterfoil.engine.cancel import Cancel
 from counterfoil.engine.cancel_calls import CancelCaller
 from counterfoil.engine.capacity import Slots
@@ -164,7 +165,8 @@ class Engine:
             raise InvalidStep(errors=[place])
         version = StepVersion.of(step_id, definition, self.context.defaults)
         created = await self.commit.submit(PutStep(version))
-        return await self.queries.step(step_id), created
+        document, terms = await self.queries.step(step_id), definition.control.approval
+        return warn_of_approval(document, terms, self.context.reviewers, kind="step_id", name=step_id), created
 
     async def delete_step(self, step_id: str) -> None:
         await self.commit.submit(DeleteStep(step_id))

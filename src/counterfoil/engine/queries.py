@@ -16,7 +16,7 @@ from counterfoil.domain.errors import (
 )
 from counterfoil.domain.flows import RedriveRequest
 from counterfoil.domain.schedules import SCHEDULE_ID_PATTERN
-from counterfoil.domain.states import FINAL_FLOWS
+from counterfoil.domain.states import FINAL_FLOWS, StepStatus
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.documents import (
@@ -29,6 +29,7 @@ from counterfoil.engine.documents import (
     listed_flow,
     schedule_document,
     step_document,
+    step_reasons,
     whole_flow,
     work_document,
 )
@@ -46,6 +47,7 @@ from counterfoil.engine.reading import (
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.rows import read_schedule
 
+_WITHOUT_OUTCOME = frozenset({str(StepStatus.SKIPPED), str(StepStatus.CANCELLED)})
 _FINAL = frozenset(str(status) for status in FINAL_FLOWS)
 
 
@@ -83,7 +85,19 @@ class Queries:
         items = await self._read("work_of_flow", flow_id=flow_id)
         for document in await converted(work_document, items):
             steps[document["step_id"]]["work"].append(document)
+        for step_id, reason in (await self._reasons(flow_id, rows)).items():
+            steps[step_id]["reason"] = reason
         return steps
+
+    async def _reasons(self, flow_id: str, steps: list[Row]) -> dict[str, str]:
+        """Why steps were skipped or cancelled, by step: the journal knows, and is asked only where some were."""
+        unwanted = {row[0]: row[5] for row in steps if row[1] in _WITHOUT_OUTCOME and row[5]}
+        if not unwanted:
+            return {}
+        times = orjson.dumps(sorted(set(unwanted.values()))).decode()
+        entries = await self._read("ends_without_outcome", flow_id=flow_id, times=times)
+        reasons = await off_loop(lambda: step_reasons(entries), entries)
+        return {step_id: reason for step_id, reason in reasons.items() if step_id in unwanted}
 
     async def _outputs(self, flow_ids: list[str]) -> dict[str, Document]:
         """What the steps of flows gave, by flow."""

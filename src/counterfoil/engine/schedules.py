@@ -15,6 +15,7 @@ from counterfoil.domain import schedules
 from counterfoil.domain.checks import CheckNeeded
 from counterfoil.domain.errors import CounterfoilError, InternalError, InvalidInput, InvalidSchedule, UnknownSchedule
 from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.launch import plan_launch
 from counterfoil.domain.schedules import Schedule, ScheduleDefinition
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.documents import Document, schedule_document
@@ -33,19 +34,27 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class PutSchedule:
-    """``PUT /api/v1/schedules/{schedule_id}``. The same definition again changes nothing."""
+    """``PUT /api/v1/schedules/{schedule_id}``. The same definition again changes nothing.
+
+    A flow that could not be started now is refused as its start would be. A schedule can be paused all the same: what
+    cannot be started any more must not keep on being fired.
+    """
 
     schedule_id: str
     definition: ScheduleDefinition
+    context: EngineContext
 
     def needs(self, needs: Needs) -> None:
         needs.schedules.add(self.schedule_id)
+        needs.registers.add(str(self.context.known.register.revision))
 
     def decide(self, world: World, now: int) -> tuple[Schedule, bool]:
         """The schedule, and whether it is new."""
         found = world.schedules.get(self.schedule_id)
         schedule = schedules.put(self.schedule_id, self.definition, found, now)
         if schedule is not found:
+            if schedule.enabled or found is None or not schedules.same_flow(found.flow, schedule.flow):
+                plan_launch(world, self.definition.flow.goals, self.definition.flow.init)
             world.schedules.put(self.schedule_id, schedule)
         return schedule, found is None
 
@@ -137,7 +146,7 @@ class Schedules:
 
     async def put(self, schedule_id: str, definition: ScheduleDefinition) -> tuple[Document, bool]:
         """The schedule as it is now, and whether it is new."""
-        schedule, created = await self._commit.submit(PutSchedule(schedule_id, definition))
+        schedule, created = await self._commit.submit(PutSchedule(schedule_id, definition, self._context))
         return schedule_document(schedule), created
 
     async def delete(self, schedule_id: str) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 from counterfoil.domain.errors import FlowExists
 from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.launch import Launch, check_inputs, launch
-from counterfoil.domain.planning import make_plan
+from counterfoil.domain.launch import Launch, launch, plan_launch
 from counterfoil.domain.settle import begin
 from counterfoil.domain.time import rfc3339
 from counterfoil.engine.context import EngineContext
@@ -61,7 +60,4 @@ class Preview(Question):
         needs.registers.add(str(self._known.register.revision))
 
     def decide(self, world: World, now: int) -> dict[str, Any]:
-        register = world.register()
-        plan = make_plan(register, self._request.goals, self._request.init)
-        check_inputs(register, plan, self._request.init, world.rules.max_fan_out, world.findings)
-        return plan.document()
+        return plan_launch(world, self._request.goals, self._request.init).document()

@@ -99,6 +99,17 @@ class StepDocument(Document):
     endpoint: Annotated[str | None, Field(examples=["http://worker:9000/transcribe"])]
 
 
+class PutWarning(Document):
+    """What was put is in force, and will not do what it should."""
+
+    code: Annotated[str, Field(examples=["approval_unreachable"])]
+    message: str
+
+
+class StepPut(StepDocument):
+    warnings: list[PutWarning] = Field(default=[], description="left out if there are none")
+
+
 class StepsPage(Document):
     steps: list[StepDocument]
 
@@ -162,6 +173,7 @@ class StepInFlow(Document):
     goal: bool
     items: Annotated[int, Field(description="how many work items the step was made into")]
     error: Failure | None
+    reason: Annotated[str | None, Field(description="why it was skipped or cancelled")]
     started_at: Time | None
     finished_at: Time | None
     waits_until: Annotated[Time | None, Field(description="when it begins without a value that is only optional")]

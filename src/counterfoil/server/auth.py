@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import web
 
+from counterfoil.domain.approval_terms import Reviewers
 from counterfoil.domain.approving import NOBODY
 from counterfoil.domain.errors import Forbidden, Unauthenticated
 from counterfoil.server.throttle import KeyThrottle
@@ -45,6 +46,15 @@ def named_caller(request: web.Request) -> str | None:
     """The same, where nobody in particular is None."""
     name = request[CALLER]
     return None if name == NOBODY else name
+
+
+def reviewers_among(keys: Iterable[ApiKey]) -> Reviewers:
+    """How many callers can approve, as these keys tell them apart. A requester may be an operator, or else an admin."""
+    roles = {key.name: key.role for key in keys}
+    if not roles:
+        return Reviewers()
+    reviewers = sum(role in REVIEWERS for role in roles.values())
+    return Reviewers(reviewers, reviewers if "operator" in roles.values() else max(reviewers - 1, 0))
 
 
 class KeyRing:

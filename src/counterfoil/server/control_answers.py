@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from counterfoil.domain.states import ApprovalStatus, Decision, WorkStatus
-from counterfoil.server.answers import Document, Values
+from counterfoil.server.answers import Document, PutWarning, Values
 
 WorkflowStatus = Literal["in_progress", "completed", "failed", "aborted"]
 
@@ -172,6 +172,10 @@ class PolicyDocument(Document):
     changed_by: str
     created_at: str
     updated_at: str
+
+
+class PolicyPut(PolicyDocument):
+    warnings: list[PutWarning] = Field(default=[], description="left out if there are none")
 
 
 class PoliciesPage(Document):

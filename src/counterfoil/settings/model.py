@@ -162,6 +162,9 @@ class Settings(BaseSettings):
     egress_deny: Names = Field(
         default=[], description="Networks and host names that must not be called; wins over allow."
     )
+    egress_only: Names = Field(
+        default=[], description="If not empty: the only networks and host names that may be called."
+    )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower_case)] = Field(
         "info", description="Least severe level that is logged: debug, info, warning or error."
     )
@@ -243,7 +246,7 @@ class Settings(BaseSettings):
                 raise refused("must be whsec_ and then base64, padding included; several comma separated, or empty")
         return value
 
-    @field_validator("egress_allow", "egress_deny")
+    @field_validator("egress_allow", "egress_deny", "egress_only")
     @classmethod
     def _are_networks_or_names(cls, value: list[str]) -> list[str]:
         for item in value:

@@ -2,7 +2,7 @@
 
 The address is checked when the socket is made, the last moment at which it can be: no name that resolves to
 something else the next time, no literal and no odd spelling of one gets around it. Deny beats allow, allow beats the
-default denials.
+default denials. Where there is a list of the only destinations, an address must be on it besides.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ class EgressDenied(OSError):
 class EgressPolicy:
     """The rules: which host names and addresses may be connected to. Raises ValueError for an entry that is none."""
 
-    def __init__(self, allow: Iterable[str] = (), deny: Iterable[str] = ()) -> None:
+    def __init__(self, allow: Iterable[str] = (), deny: Iterable[str] = (), only: Iterable[str] = ()) -> None:
         self._allowed_hosts, self._allowed_networks = _entries("egress_allow", allow)
         self._denied_hosts, self._denied_networks = _entries("egress_deny", deny)
+        self._only_hosts, self._only_networks = _entries("egress_only", only)
+        self._restricted = bool(self._only_hosts or self._only_networks)
 
     def check_host(self, host: str) -> None:
         """Raise EgressDenied for a host name, or an address in its place, that is denied before any lookup."""
@@ -73,6 +75,8 @@ class EgressPolicy:
         try:
             address = ip_address(name)
         except ValueError:
+            if self._restricted and not self._only_networks and not _listed(name, self._only_hosts):
+                raise EgressDenied("egress_only does not list this host") from None
             return
         self.check_address(address, name)
 
@@ -81,11 +85,23 @@ class EgressPolicy:
         faces = _faces(ip_address(address))
         if any(_within(face, self._denied_networks) for face in faces):
             raise EgressDenied
-        if _listed(_normal(host), self._allowed_hosts) or _within(faces[0], self._allowed_networks):
+        name = _normal(host)
+        if self._restricted and not self._is_listed(faces[0], name):
+            raise EgressDenied("egress_only lists neither this address nor its host")
+        if _listed(name, self._allowed_hosts) or _within(faces[0], self._allowed_networks):
             return
         for face in faces:  # one that is allowed does not vouch for the others
             if _within(face, DENIED_BY_DEFAULT) and not _within(face, self._allowed_networks):
                 raise EgressDenied
+
+    def _is_listed(self, address: Address, name: str) -> bool:
+        """Whether the only destinations include it. An IPv4 address inside another one does not count.
+
+        The exception is the mapped form (``::ffff:0:0/96``), which connects to the IPv4 address itself.
+        """
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return _listed(name, self._only_hosts) or _within(address, self._only_networks)
 
     def make_socket(self, address_info: tuple[Any, ...]) -> socket.socket:
         """Make the socket of a connection, if it may be made (the ``socket_factory`` of aiohttp's connector)."""

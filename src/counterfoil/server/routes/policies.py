@@ -128,8 +128,8 @@ def _changing_routes(engine: EngineFacade) -> list[Route]:
             request=PolicyDefinition,
             example=EXAMPLE,
             answers={
-                200: Answer(description="changed, or the same as before", model=answers.PolicyDocument),
-                201: Answer(description="new", model=answers.PolicyDocument),
+                200: Answer(description="changed, or the same as before", model=answers.PolicyPut),
+                201: Answer(description="new", model=answers.PolicyPut),
             },
             errors=(InvalidPolicy, UnsupportedMediaType, PayloadTooLarge),
             roles=ADMINS,

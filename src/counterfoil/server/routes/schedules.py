@@ -10,7 +10,10 @@ from counterfoil.domain.errors import (
     InvalidInput,
     InvalidSchedule,
     PayloadTooLarge,
+    PlanCycle,
     UnknownSchedule,
+    UnknownStep,
+    UnreachableGoal,
     UnsupportedMediaType,
 )
 from counterfoil.domain.schedules import SCHEDULE_ID_PATTERN, ScheduleDefinition
@@ -69,14 +72,24 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             tag="schedules",
             summary="Make a schedule, change, pause or resume it",
             description="Each tick starts a flow of its own, whose metadata has `schedule_id` and `scheduled_at`. "
-            "What came while it was paused is not caught up; nor is anything from before a change of its times.",
+            "What came while it was paused is not caught up; nor is anything from before a change of its times. "
+            "A flow that could not be started now is refused as `POST /api/v1/flows` would refuse it, except where an "
+            "existing schedule is only paused.",
             request=ScheduleDefinition,
             example=EXAMPLE,
             answers={
                 200: Answer(description="changed, or the same as before", model=ScheduleDocument),
                 201: Answer(description="new", model=ScheduleDocument),
             },
-            errors=(InvalidSchedule, UnsupportedMediaType, PayloadTooLarge),
+            errors=(
+                InvalidSchedule,
+                InvalidInput,
+                UnreachableGoal,
+                PlanCycle,
+                UnknownStep,
+                UnsupportedMediaType,
+                PayloadTooLarge,
+            ),
             roles=ADMINS,
         ),
         Route(

@@ -10,7 +10,7 @@ from aiohttp import web
 from counterfoil.domain.errors import InvalidStep, PayloadTooLarge, UnknownStep, UnsupportedMediaType
 from counterfoil.domain.steps import STEP_ID_PATTERN, StepDefinition
 from counterfoil.domain.urls import MASKED_FAULT
-from counterfoil.server.answers import StepDocument, StepsPage, empty_response, json_response
+from counterfoil.server.answers import StepDocument, StepPut, StepsPage, empty_response, json_response
 from counterfoil.server.auth import ADMINS
 from counterfoil.server.requests import read_json, validate
 from counterfoil.server.routes import Answer, EngineFacade, Route
@@ -74,8 +74,8 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             request=StepDefinition,
             example=EXAMPLE,
             answers={
-                200: Answer(description="changed, or the same as before", model=StepDocument),
-                201: Answer(description="new", model=StepDocument),
+                200: Answer(description="changed, or the same as before", model=StepPut),
+                201: Answer(description="new", model=StepPut),
             },
             errors=(InvalidStep, UnsupportedMediaType, PayloadTooLarge),
             roles=ADMINS,

@@ -817,6 +817,13 @@ SELECT v.definition FROM step_versions AS v WHERE v.version = :version;
 SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND seq >= :after::bigint / 64 ORDER BY seq LIMIT :limit::bigint + 1;
 
+-- name: ends_without_outcome
+-- Entries of a flow that hold the skipping or cancelling of steps, which happened at these times.
+SELECT events FROM journal
+WHERE flow_id = :flow_id AND at IN (SELECT value::bigint FROM jsonb_array_elements_text(:times::jsonb))
+    AND (events LIKE '%["step_skipped",%' OR events LIKE '%["step_cancelled",%')
+ORDER BY seq;
+
 -- name: journal_of_work
 SELECT seq, flow_id, work_id, at, events
 FROM journal WHERE flow_id = :flow_id AND work_id = :work_id ORDER BY seq;
