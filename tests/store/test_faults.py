@@ -43,7 +43,7 @@ async def states(store: Store, *names: str) -> list[str]:
 
 
 def touched(store: Store) -> set[str]:
-    """The flows that the journal tells of: by hand, readers may be held back behind a batch that was rolled back."""
+    """The flows that the journal tells of; by hand, for the store may hold back what follows a rolled back batch."""
     return {row[0] for row in by_hand(place_of(store), "SELECT flow_id FROM journal")}
 
 
