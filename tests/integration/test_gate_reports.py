@@ -186,3 +186,14 @@ async def test_usage_is_in_the_history(house: Gatehouse) -> None:
     assert decided["data"]["facts"]["usage"] == {"model": "m-1", "provider": "p", "tokens_in": 7, "cost_usd": 0.25}
     [done] = await agent.history("llm", "work_succeeded")
     assert done["data"]["usage"] == {"tokens_in": 8, "tokens_out": 9, "cost_usd": 0.5}
+
+
+async def test_a_failure_that_is_reported_again_can_be_read_back(house: Gatehouse) -> None:
+    """When its next attempt is, only the agent knows."""
+    agent = await gated(house)
+    for error in ("first", "second"):
+        assert (await agent.report("pay", success=False, error=error)).status == 204
+    flow = (await agent.api.get(f"/api/v1/flows/{agent.workflow_id}")).ok()
+    [work] = flow["steps"]["pay"]["work"]
+    [attempt] = (await agent.api.get(f"/api/v1/work/{work['work_id']}")).ok()["attempts"]
+    assert (attempt["error"]["message"], attempt["next_attempt_at"]) == ("second", None)

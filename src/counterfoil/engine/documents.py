@@ -223,7 +223,7 @@ def attempt_documents(events: list[Row]) -> list[Document]:
             attempts[-1]["delivery"] = "answered"
         elif event_type == "work_postponed":
             attempts[-1]["error"] = facts["error"]
-            attempts[-1]["next_attempt_at"] = rfc3339(facts["next_attempt_at"])
+            attempts[-1]["next_attempt_at"] = optional_rfc3339(facts["next_attempt_at"])
         elif event_type in ("work_not_completed", "work_succeeded", "work_failed", "work_cancelled"):
             attempts[-1]["ended_at"] = rfc3339(at)
             attempts[-1]["outcome"] = event_type.removeprefix("work_")
