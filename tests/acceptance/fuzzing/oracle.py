@@ -98,8 +98,8 @@ class Reading:
                 async for line in _lines(response.content):
                     self._search(line, "the stream")
                     if line.startswith(b"data:"):
-                        seen.add(load(line[5:])["seq"])
-                        if max(seen) >= last:
+                        seen.add(number := load(line[5:])["seq"])
+                        if number >= last:
                             break
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             self.findings.append(f"the stream from 0 broke after {len(seen)} events: {error!r}")
