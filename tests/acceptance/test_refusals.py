@@ -23,6 +23,9 @@ pytestmark = pytest.mark.postgresql_only
 PASSWORD = "open-sesame"
 
 
+CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'"
+
+
 class Guarded:
     """A server on which the role ``app`` needs a password, and a database of its own."""
 
@@ -41,10 +44,9 @@ class Guarded:
             await connection.close()
 
     async def shut_out(self, refuse: str) -> bool:
-        """Cut the role's connections off and let no new one in; False: it was back too quickly."""
-        cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'"
+        """Let no new connection of the role in; False: an old one was back too quickly."""
         try:
-            await self.do(cut, refuse, cut)
+            await self.do(CUT, refuse)
         except asyncpg.ObjectInUseError:
             return False
         return True
@@ -126,8 +128,7 @@ async def test_refused_while_it_runs(guarded: Guarded, new_engine: NewEngine, cl
         ("ALTER DATABASE app RENAME TO gone", "ALTER DATABASE gone RENAME TO app"),
     ):
         await eventually(partial(guarded.shut_out, refuse))
-        await eventually(lambda: is_refused(api))
-        (await api.post("/api/v1/flows", {"goals": ["job"]})).refused(503, "UNAVAILABLE")
+        await eventually(lambda: is_refused_everywhere(api, guarded))
         assert (await api.get("/healthz")).status == 200
         await guarded.do(relent)
         await eventually(lambda: is_ready(api))
@@ -138,6 +139,13 @@ async def test_refused_while_it_runs(guarded: Guarded, new_engine: NewEngine, cl
     assert PASSWORD not in engine.output()
     for line in engine.output().splitlines():
         assert line.startswith("listening on") or "exception" not in orjson.loads(line), line
+
+
+async def is_refused_everywhere(api: Api, guarded: Guarded) -> bool:
+    """A connection that was being opened when the others were cut off is cut off by the next call."""
+    await guarded.do(CUT)
+    reply = await api.post("/api/v1/flows", {"goals": ["job"]})
+    return reply.status == 503 and reply.code == "UNAVAILABLE" and await is_refused(api)
 
 
 async def is_refused(api: Api) -> bool:

@@ -43,12 +43,18 @@ class Readiness:
         if self._commit.failed:
             raise Unavailable("the writer has failed (writer_ended in the log): restart the engine", failed="writer")
         self._check_descriptors()
-        writing = self._writing
-        if writing is None or (writing.done() and time.monotonic() - self._written_at >= EVERY_SECONDS):
-            writing = self._writing = asyncio.create_task(self._write(), name="readiness")
-        failure = await asyncio.shield(writing)
+        if self._writing is None or self._is_outdated(self._writing):
+            self._writing = asyncio.create_task(self._write(), name="readiness")
+        failure = await asyncio.shield(self._writing)
         if failure is not None:
             raise Unavailable(failure, failed="store")
+
+    def _is_outdated(self, writing: asyncio.Task[str | None]) -> bool:
+        """Whether the store must be written to again: some time has passed, or a batch has failed since it worked."""
+        if not writing.done():
+            return False
+        failed_since = self._commit.outage.lasts and writing.result() is None
+        return failed_since or time.monotonic() - self._written_at >= EVERY_SECONDS
 
     def _check_descriptors(self) -> None:
         try:

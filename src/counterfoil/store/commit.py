@@ -106,6 +106,11 @@ class Outage:
         self._told = 0.0
         self._commands = 0
 
+    @property
+    def lasts(self) -> bool:
+        """Whether no batch was committed since one failed."""
+        return self._began is not None
+
     def failed(self, failure: StoreFailure, commands: int) -> None:
         now = time.monotonic()
         self._commands += commands
@@ -155,7 +160,7 @@ class GroupCommit:
         self._under_way = 0
         self._unanswered: set[Batch] = set()
         self.shares = Shares(batches)
-        self._outage = Outage()
+        self.outage = Outage()
         self._doubtful: list[tuple[World, Callable[[], Awaitable[bool]]]] = []
         self.prepare: Callable[[World], None] = lambda world: None
         """Called with the empty world of each batch: where the engine puts its capacity."""
@@ -324,7 +329,7 @@ class GroupCommit:
                 batch.world.capacity.give_back()
         except StoreFailure as failure:
             self._metrics.store_failed()
-            self._outage.failed(failure, len(batch))
+            self.outage.failed(failure, len(batch))
             batch.fail(Unavailable("the store cannot be written now, send it again later"))
         except CommitUnknown as unknown:
             self._metrics.store_failed()
@@ -337,7 +342,7 @@ class GroupCommit:
             log.exception("batch_failed", commands=len(batch))
             batch.fail(InternalError())
         else:
-            self._outage.over()
+            self.outage.over()
             self._follow_up(batch.world, len(batch))
             self._metrics.committed(len(batch), time.perf_counter() - started)
         self._under_way -= count
