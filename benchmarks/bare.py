@@ -15,7 +15,7 @@ import orjson
 import uvloop
 from aiohttp import web
 
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.work.results import StepResult
 
 
 async def _complete(request: web.Request) -> web.Response:

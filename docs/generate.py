@@ -20,7 +20,6 @@ import click
 
 from counterfoil.cli.main import cli
 from counterfoil.domain.errors import BadRequest, CounterfoilError, Forbidden, Unauthenticated, Unavailable, error_types
-from counterfoil.domain.replies import ReplyCode
 from counterfoil.domain.states import (
     APPROVAL_MOVES,
     FINAL_FLOWS,
@@ -36,7 +35,8 @@ from counterfoil.domain.states import (
     StepStatus,
     WorkStatus,
 )
-from counterfoil.domain.subscriptions import NAMES
+from counterfoil.domain.subscriptions.definitions import NAMES
+from counterfoil.domain.work.replies import ReplyCode
 from counterfoil.engine import Engine
 from counterfoil.observability.metrics import Metrics
 from counterfoil.server.app import api_routes

@@ -16,26 +16,26 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from counterfoil.domain.errors import Unavailable
-from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.time import Clock
-from counterfoil.domain.view import FlowRules
+from counterfoil.domain.work.receipts import Receipts
 from counterfoil.engine import Engine, EngineContext, Limits, Retention, system_clock
-from counterfoil.engine.deliveries import AT_ONCE as DELIVERIES_AT_ONCE
-from counterfoil.engine.policy_files import PolicyFileError, read_policies
+from counterfoil.engine.policies.files import PolicyFileError, read_policies
+from counterfoil.engine.subscriptions.deliveries import AT_ONCE as DELIVERIES_AT_ONCE
+from counterfoil.engine.sweeps.loop import SweepLoop
 from counterfoil.observability.logging import configure_logging
 from counterfoil.observability.metrics import Metrics
-from counterfoil.scheduler import SweepLoop
 from counterfoil.server.app import create_web_app
 from counterfoil.server.auth import reviewers_among
 from counterfoil.server.connections import ConnectionLimits, Connections
+from counterfoil.server.fast_path.protocol import Runner
 from counterfoil.server.listening import Site
-from counterfoil.server.protocol import Runner
 from counterfoil.server.routes.webhook import express_completions
 from counterfoil.settings import Settings
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.doctor import Finding
-from counterfoil.store.permissions import check_permissions
-from counterfoil.store.secrets import receipt_secrets
+from counterfoil.store.doctor.rules import Finding
+from counterfoil.store.group_commit.commit import StoreFailure
+from counterfoil.store.maintenance.permissions import check_permissions
+from counterfoil.store.maintenance.receipt_secrets import receipt_secrets
 from counterfoil.store.select import examine, make_store
 from counterfoil.transport.descriptors import RESERVED, Shares, raise_limit, share_out
 from counterfoil.transport.egress import EgressPolicy

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import aiohttp
 import pytest
 
-from counterfoil.cli.demo_scenarios import SCENARIOS
+from counterfoil.cli.demo.scenarios import SCENARIOS
 
 StartDemo = Callable[..., Awaitable[Process]]
 

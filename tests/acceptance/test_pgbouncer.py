@@ -15,7 +15,7 @@ import aiohttp
 import asyncpg
 import pytest
 
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.engine import system_clock
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.testing import Received, StepEndpoint

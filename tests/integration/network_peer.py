@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from counterfoil.domain.replies import Reply
+from counterfoil.domain.work.replies import Reply
 from counterfoil.transport import EgressPolicy, HttpTransport
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

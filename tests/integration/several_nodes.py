@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from counterfoil.engine.lease import Lease
+from counterfoil.engine.cluster.lease import Lease
 from counterfoil.testing import Received
 from tests.eventually import eventually
 from tests.running import Node, StartNode

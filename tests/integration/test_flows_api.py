@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from counterfoil.engine.heartbeats import BURST
+from counterfoil.engine.work.heartbeats import BURST
 from counterfoil.testing import Answer, StepEndpoint
 from tests.integration.scenario import PATH, STEP, dispatched, run_sync
 from tests.wire import Api, moment

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from counterfoil.domain.results import MAX_ERROR, MAX_MESSAGE
-from counterfoil.engine.heartbeats import BURST
+from counterfoil.domain.work.results import MAX_ERROR, MAX_MESSAGE
+from counterfoil.engine.work.heartbeats import BURST
 from counterfoil.testing import Answer, StepEndpoint
 from tests.eventually import eventually
 from tests.integration.scenario import PATH, STEP, dispatched, webhook_path

@@ -15,9 +15,10 @@ from aiohttp import web
 from structlog.testing import LogCapture
 
 from counterfoil.domain.errors import InvalidInput, UnknownReceipt
-from counterfoil.server import problems, protocol
+from counterfoil.server import problems
 from counterfoil.server.answers import json_response
-from counterfoil.server.protocol import Runner
+from counterfoil.server.fast_path import protocol
+from counterfoil.server.fast_path.protocol import Runner
 from counterfoil.server.requests import read_json
 
 TOKEN = "0199f0c2-work.Sup3rS3cretSup3rS3cretSup3rS3cretSup3rS3cr"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.work.receipts import Receipts
 from counterfoil.testing import StepEndpoint
 from tests.integration.scenario import PATH, STEP, dispatched
 from tests.running import Connect, StartNode

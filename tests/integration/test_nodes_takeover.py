@@ -12,7 +12,7 @@ from typing import Self
 import orjson
 import pytest
 
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.testing import Answer, Received, StepEndpoint
 from tests.eventually import elapsed, eventually
 from tests.integration.scenario import PATH, STEP, dispatched

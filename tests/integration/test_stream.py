@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from counterfoil.engine import heartbeats as heartbeats_in_journal
+from counterfoil.engine.work import heartbeats as heartbeats_in_journal
 from counterfoil.testing import Answer, StepEndpoint
 from tests.eventually import eventually
 from tests.integration.scenario import PATH, STEP, dispatched

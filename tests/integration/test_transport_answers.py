@@ -11,7 +11,7 @@ from email.utils import formatdate
 import pytest
 import uvloop
 
-from counterfoil.domain.replies import Delivery, Reply
+from counterfoil.domain.work.replies import Delivery, Reply
 from counterfoil.testing import MovableClock
 from counterfoil.transport import HttpTransport
 from counterfoil.transport.http import LONGEST_RETRY_AFTER_MS, parse_retry_after

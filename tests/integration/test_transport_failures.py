@@ -16,7 +16,7 @@ import pytest
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_writer import StreamWriter
 
-from counterfoil.domain.replies import Delivery, Reply
+from counterfoil.domain.work.replies import Delivery, Reply
 from counterfoil.transport import EgressPolicy, HttpTransport
 from counterfoil.transport.http import _Body
 from tests.integration.network_peer import (

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import pytest
 
-from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.work.receipts import Receipts
 from counterfoil.testing import Received, StepEndpoint
 from tests.by_hand import locked
 from tests.eventually import elapsed, eventually

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from counterfoil.domain.replies import Reply
-from counterfoil.domain.steps import StepDefinition, WorkDefaults
+from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
+from counterfoil.domain.work.replies import Reply
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import answered, connection_refused, timed_out
 from tests.property.model import ACK_TIMEOUT_MS, DEADLINE_MS, INIT_BACKOFF_MS, MAX_BACKOFF_MS, Report, Rules

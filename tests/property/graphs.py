@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from counterfoil.domain.model import StepVersion
-from counterfoil.domain.register import Register
-from counterfoil.domain.steps import StepDefinition, WorkDefaults
+from counterfoil.domain.records import StepVersion
+from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
+from counterfoil.domain.steps.register import Register
 
 NAMES = [f"v{number}" for number in range(6)]
 STEPS = [f"s{number}" for number in range(7)]

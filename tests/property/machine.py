@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from counterfoil.domain.errors import CounterfoilError, FlowFinal
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.time import optional_rfc3339
+from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Call, CrashPoint, Simulator, answered
 from tests.by_hand import Place

@@ -10,9 +10,9 @@ import orjson
 from hypothesis import strategies as st
 
 from counterfoil.domain.errors import CounterfoilError
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.results import StepResult
-from counterfoil.domain.steps import StepDefinition, WorkDefaults
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Call, Simulator, answered, connection_refused, timed_out
 from tests.by_hand import Place

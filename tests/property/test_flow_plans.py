@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from counterfoil.domain.errors import PlanCycle, UnknownStep, UnreachableGoal
-from counterfoil.domain.planning import INIT, Plan, make_plan
+from counterfoil.domain.flows.planning import INIT, Plan, make_plan
 from tests.property.graphs import Graph, Shape, leads_to, questions, register_of, runnable
 
 pytestmark = pytest.mark.timeout(300)

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from counterfoil.domain.errors import CounterfoilError
-from counterfoil.domain.gate_calls import GateCall
-from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, GateRequest
-from counterfoil.domain.policies import PolicyDefinition
-from counterfoil.engine.approvals import Verdict
-from counterfoil.engine.control import Ending
+from counterfoil.domain.gate.calls import GateCall
+from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, GateRequest
+from counterfoil.domain.policies.definitions import PolicyDefinition
+from counterfoil.engine.approvals.commands import Verdict
+from counterfoil.engine.policies.control import Ending
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Simulator
 from tests.databases import NewDatabase

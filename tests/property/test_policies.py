@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from counterfoil.domain.durations import parse_duration
-from counterfoil.domain.patterns import compile_glob
-from counterfoil.domain.policies import PolicyDefinition
-from counterfoil.domain.policy_set import Attempt, Policy, PolicySet, Subject
+from counterfoil.domain.expressions.patterns import compile_glob
+from counterfoil.domain.policies.definitions import PolicyDefinition
+from counterfoil.domain.policies.policy_set import Attempt, Policy, PolicySet, Subject
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from counterfoil.domain.time import Clock
-from counterfoil.store.batch import Batch, Command
-from counterfoil.store.changes import Changes
-from counterfoil.store.needs import Find, Needs
+from counterfoil.store.group_commit.batch import Batch, Command
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.read_set import Find, Needs
+from counterfoil.store.unit_of_work.world import World
 from tests.by_hand import Place
 from tests.databases import NewDatabase
 from tests.store.records import DEFAULTS, NOW

@@ -9,21 +9,21 @@ from typing import Any
 import orjson
 
 from counterfoil.domain.errors import CounterfoilError
-from counterfoil.domain.receipts import Receipts
-from counterfoil.domain.results import StepResult
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.time import Clock
-from counterfoil.engine.capacity import BatchCapacity, Slots
-from counterfoil.engine.complete import Complete
+from counterfoil.domain.work.receipts import Receipts
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.context import EngineContext
+from counterfoil.engine.work.capacity import BatchCapacity, Slots
+from counterfoil.engine.work.complete import Complete
 from counterfoil.observability.metrics import Metrics
-from counterfoil.store.batch import Command
-from counterfoil.store.changes import Changes
-from counterfoil.store.commit import GroupCommit
-from counterfoil.store.known import Known
-from counterfoil.store.needs import Find
+from counterfoil.store.cache.definitions import Known
+from counterfoil.store.group_commit.batch import Command
+from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.read_set import Find
+from counterfoil.store.unit_of_work.world import World
 from tests.store.backends import find, write
 from tests.store.records import (
     DEFAULTS,

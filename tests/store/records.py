@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.domain.model import Approval, Flow, FlowInputs, Gate, StepRun, StepVersion, Work
+from counterfoil.domain.records import Approval, Flow, FlowInputs, Gate, StepRun, StepVersion, Work
 from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, StepStatus, WorkStatus
-from counterfoil.domain.steps import StepDefinition, WorkDefaults
-from counterfoil.domain.work import RetryRules
-from counterfoil.store.changes import Changes
-from counterfoil.store.needs import step_key
+from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
+from counterfoil.domain.work.decisions import RetryRules
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.read_set import step_key
 
 NOW = 1_800_000_000_000
 ENDPOINT = "http://worker.test/step"

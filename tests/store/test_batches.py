@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.errors import CounterfoilError, InternalError, UnknownFlow, UnknownReceipt
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.receipts import Receipts
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.states import WorkStatus
-from counterfoil.engine.cancel import Cancel, ClaimCancelCall
-from counterfoil.engine.claim import Claim
-from counterfoil.engine.complete import Complete
+from counterfoil.domain.work.receipts import Receipts
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.expire import ExpireOverdue
-from counterfoil.engine.start import Start
+from counterfoil.engine.flows.cancel import Cancel, ClaimCancelCall
+from counterfoil.engine.flows.start import Start
 from counterfoil.engine.steps import PutStep
-from counterfoil.store.batch import Command, ForEach
-from counterfoil.store.needs import Find, Needs
+from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.complete import Complete
+from counterfoil.engine.work.expire import ExpireOverdue
+from counterfoil.store.group_commit.batch import Command, ForEach
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.read_set import Find, Needs
+from counterfoil.store.unit_of_work.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import load
 from tests.store.nodes import Node, add_item, add_items, claimable, register, success

@@ -7,7 +7,7 @@ from collections import Counter
 import orjson
 import pytest
 
-from counterfoil.domain.model import Work
+from counterfoil.domain.records import Work
 from counterfoil.domain.states import WorkStatus
 from counterfoil.store.protocol import Store
 from tests.store.backends import find, write

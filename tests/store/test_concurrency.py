@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.jsontext import parse_json
-from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.states import WorkStatus
-from counterfoil.engine.cancel import Cancel
-from counterfoil.engine.claim import Claim
-from counterfoil.engine.complete import Beat, Complete
-from counterfoil.engine.expire import ExpireOverdue
-from counterfoil.store.batch import Command
+from counterfoil.domain.work.results import Heartbeat, StepResult
+from counterfoil.engine.flows.cancel import Cancel
+from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.complete import Beat, Complete
+from counterfoil.engine.work.expire import ExpireOverdue
+from counterfoil.store.group_commit.batch import Command
 from counterfoil.store.protocol import Store
 from counterfoil.testing.simulator import StillClock
 from tests.store.nodes import Node, add_item, add_items, register, success

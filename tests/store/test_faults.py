@@ -11,15 +11,15 @@ from structlog.testing import capture_logs
 
 from counterfoil.domain.errors import InternalError, Unavailable
 from counterfoil.domain.states import WorkStatus
-from counterfoil.engine.cancel import Cancel
-from counterfoil.engine.claim import Claim
+from counterfoil.engine.flows.cancel import Cancel
+from counterfoil.engine.work.claim import Claim
 from counterfoil.observability.metrics import Metrics
-from counterfoil.store.batch import Command, ForEach
-from counterfoil.store.commit import GroupCommit
-from counterfoil.store.known import Known
-from counterfoil.store.needs import Needs
+from counterfoil.store.cache.definitions import Known
+from counterfoil.store.group_commit.batch import Command, ForEach
+from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.by_hand import by_hand, stubborn_work
 from tests.eventually import eventually

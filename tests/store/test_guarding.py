@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.controls import KeptPolicy
-from counterfoil.domain.model import KeyOwner
-from counterfoil.domain.policies import PolicyDefinition
+from counterfoil.domain.policies.controls import KeptPolicy
+from counterfoil.domain.policies.definitions import PolicyDefinition
+from counterfoil.domain.records import KeyOwner
 from counterfoil.domain.states import ApprovalStatus, Decision
-from counterfoil.domain.subscriptions import Delivery, Subscription, SubscriptionDefinition
-from counterfoil.store.changes import Changes
-from counterfoil.store.commit import GuardRefused
-from counterfoil.store.needs import Needs, step_key
+from counterfoil.domain.subscriptions.definitions import Delivery, Subscription, SubscriptionDefinition
+from counterfoil.store.group_commit.commit import GuardRefused
 from counterfoil.store.protocol import Store
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.read_set import Needs, step_key
 from tests.by_hand import by_hand
 from tests.store.backends import load, place_of, write
 from tests.store.records import (

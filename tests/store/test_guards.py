@@ -21,11 +21,11 @@ from counterfoil.domain.states import (
     WorkStatus,
     reachable,
 )
-from counterfoil.store.changes import Changes
-from counterfoil.store.commit import GuardRefused
+from counterfoil.store.group_commit.commit import GuardRefused
+from counterfoil.store.kinds.writing import DONE_WORK
 from counterfoil.store.protocol import Store
 from counterfoil.store.queries import load_queries
-from counterfoil.store.writing import DONE_WORK
+from counterfoil.store.unit_of_work.changes import Changes
 from tests.store.backends import QUERY_PACKAGES, write
 from tests.store.records import changed_records, flow_record, new_records, step_run, work_item
 

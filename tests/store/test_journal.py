@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.jsontext import parse_json
-from counterfoil.domain.results import Heartbeat
-from counterfoil.engine.complete import Beat
-from counterfoil.store.changes import Changes
+from counterfoil.domain.work.results import Heartbeat
+from counterfoil.engine.work.complete import Beat
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.protocol import Row, Store
+from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.store.backends import MakeStore, NewConnection, write

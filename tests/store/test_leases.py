@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from counterfoil.domain.states import WorkStatus
-from counterfoil.engine.claim import Claim
-from counterfoil.engine.expire import ReclaimOrphan
-from counterfoil.store.batch import ForEach
-from counterfoil.store.needs import Find
+from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.expire import ReclaimOrphan
+from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.protocol import Store
+from counterfoil.store.unit_of_work.read_set import Find
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.store.backends import write

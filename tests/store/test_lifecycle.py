@@ -10,16 +10,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from counterfoil.domain.results import StepResult
 from counterfoil.domain.states import WorkStatus
-from counterfoil.engine.complete import Complete
-from counterfoil.store.changes import Changes
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.needs import Needs
+from counterfoil.domain.work.results import StepResult
+from counterfoil.engine.work.complete import Complete
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import MakeStore, batch_of, load, write
 from tests.store.records import DEFAULTS, RETRY, flow_record, new_records, step_run, step_version, work_item

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.flows.planning import make_plan
+from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.jsontext import dump_json
-from counterfoil.domain.model import StepRun
-from counterfoil.domain.planning import make_plan
-from counterfoil.domain.register import Register
+from counterfoil.domain.records import StepRun
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
-from counterfoil.store.changes import Changes
+from counterfoil.domain.steps.register import Register
 from counterfoil.store.protocol import Row, Store
+from counterfoil.store.unit_of_work.changes import Changes
 from tests.store.backends import write
 from tests.store.records import (
     NOW,

@@ -40,7 +40,7 @@ async def test_everybody_can_be_told_what_is_heard(store: Store) -> None:
 def asked_for() -> set[str]:
     """Every name that the engine and its sweeps read or search by, found in their source."""
     names = set()
-    for path in [*(SOURCE / "engine").glob("*.py"), *(SOURCE / "scheduler").glob("*.py")]:
+    for path in (SOURCE / "engine").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(func=ast.Attribute(attr="read" | "_read" | "_list" | "of"), args=[name, *_]):

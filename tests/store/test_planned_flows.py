@@ -10,18 +10,18 @@ from typing import Any
 import asyncpg
 import pytest
 
-from counterfoil.domain.model import Flow, FlowInputs, StepRun, StepVersion, Work
-from counterfoil.domain.planning import Plan, make_plan
-from counterfoil.domain.register import Register
+from counterfoil.domain.flows.planning import Plan, make_plan
+from counterfoil.domain.records import Flow, FlowInputs, StepRun, StepVersion, Work
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
-from counterfoil.store.changes import Changes
-from counterfoil.store.known import Known
-from counterfoil.store.needs import Needs, NotLoaded, step_key
+from counterfoil.domain.steps.register import Register
+from counterfoil.store.cache.definitions import Known
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.queries import load_queries
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.read_set import Needs, NotLoaded, step_key
+from counterfoil.store.unit_of_work.world import World
 from tests.store.backends import QUERY_PACKAGES, Raw, batch_of, find, load, write
 from tests.store.records import (
     NOW,

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from counterfoil.store.loading import KEYS, LOADS
+from counterfoil.store.kinds.loading import KEYS, LOADS
+from counterfoil.store.kinds.writing import Write
 from counterfoil.store.postgres.connection import SESSION, Connection
 from counterfoil.store.postgres.statements import COORDINATION, QUERIES, combined, packed, with_parameters
 from counterfoil.store.protocol import Store
-from counterfoil.store.writing import Write
 from tests.store.backends import NewConnection, write
 from tests.store.records import flow_record, new_records, step_run, work_item
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.rates import SentTimes
 from counterfoil.domain.states import WorkStatus
-from counterfoil.domain.steps import DAY_MS
-from counterfoil.engine.claim import Claim
+from counterfoil.domain.steps.definitions import DAY_MS
+from counterfoil.domain.work.rates import SentTimes
 from counterfoil.engine.steps import PutStep
-from counterfoil.store.batch import ForEach
-from counterfoil.store.needs import Needs
+from counterfoil.engine.work.claim import Claim
+from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.by_hand import by_hand
 from tests.eventually import eventually

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.errors import UnknownFlow, UnknownWork
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.jsontext import parse_json
-from counterfoil.domain.model import CancelCall, StepRun
+from counterfoil.domain.records import CancelCall, StepRun
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
-from counterfoil.store.changes import Changes
-from counterfoil.store.needs import Needs, NotLoaded
 from counterfoil.store.protocol import Store
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.read_set import Needs, NotLoaded
 from tests.store.backends import find, load, write
 from tests.store.records import (
     NOW,

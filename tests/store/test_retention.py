@@ -9,20 +9,20 @@ import orjson
 import pytest
 
 from counterfoil.domain.errors import UnknownFlow
-from counterfoil.domain.events import Event, EventType
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.model import CancelCall, FlowInputs, KeyOwner
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.journal.events import Event, EventType
+from counterfoil.domain.records import CancelCall, FlowInputs, KeyOwner
 from counterfoil.domain.states import ApprovalStatus, FlowStatus, StepStatus, WorkStatus
-from counterfoil.domain.subscriptions import Delivery
-from counterfoil.engine.prune import Prune
-from counterfoil.engine.start import Start
-from counterfoil.store.batch import Command, ForEach
-from counterfoil.store.changes import Changes
-from counterfoil.store.commit import GuardRefused
-from counterfoil.store.needs import Find, Needs
+from counterfoil.domain.subscriptions.definitions import Delivery
+from counterfoil.engine.flows.prune import Prune
+from counterfoil.engine.flows.start import Start
+from counterfoil.store.group_commit.batch import Command, ForEach
+from counterfoil.store.group_commit.commit import GuardRefused
 from counterfoil.store.protocol import Store
-from counterfoil.store.pruning import Pruned
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.pruning import Pruned
+from counterfoil.store.unit_of_work.read_set import Find, Needs
+from counterfoil.store.unit_of_work.world import World
 from tests.by_hand import by_hand
 from tests.store.backends import NewConnection, batch_of, find, load, place_of, write
 from tests.store.nodes import CONTEXT, Pair, register, success

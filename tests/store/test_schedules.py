@@ -15,11 +15,11 @@ from counterfoil.domain.schedules import Schedule, ScheduleDefinition
 from counterfoil.domain.time import rfc3339
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.schedules import DeleteSchedule, FireSchedule, PutSchedule
-from counterfoil.store.batch import Command, ForEach
-from counterfoil.store.changes import Changes
-from counterfoil.store.needs import Find, Needs
+from counterfoil.store.group_commit.batch import Command, ForEach
+from counterfoil.store.kinds.rows import read_schedule
 from counterfoil.store.protocol import Store
-from counterfoil.store.rows import read_schedule
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.read_set import Find, Needs
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.store.backends import NewConnection, are_waiting, batch_of, find, load, write

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.domain.model import CancelCall
-from counterfoil.store.changes import Changes
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.needs import Needs
+from counterfoil.domain.records import CancelCall
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
 from counterfoil.store.sqlite.store import SqliteStore
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.read_set import Needs
 from counterfoil.testing.simulator import StillClock
 from tests.databases import NewDatabase
 from tests.store.backends import MakeStore, load, write

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from counterfoil.domain.results import Heartbeat
 from counterfoil.domain.states import WorkStatus
-from counterfoil.engine.claim import Claim
-from counterfoil.engine.complete import Beat
-from counterfoil.store.commit import StoreFailure
+from counterfoil.domain.work.results import Heartbeat
+from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.complete import Beat
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.statements import COORDINATION, with_parameters
 from counterfoil.store.postgres.transaction import LeaseLost

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 from asyncpg import DivisionByZeroError
 
-from counterfoil.domain.controls import Controls
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.results import Heartbeat
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.policies.controls import Controls
 from counterfoil.domain.states import WorkStatus
-from counterfoil.engine.cancel import Cancel
-from counterfoil.engine.claim import Claim
-from counterfoil.engine.complete import Beat
-from counterfoil.engine.start import Start
-from counterfoil.store.memory import Memory
+from counterfoil.domain.work.results import Heartbeat
+from counterfoil.engine.flows.cancel import Cancel
+from counterfoil.engine.flows.start import Start
+from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.complete import Beat
+from counterfoil.store.cache.open_flows import Memory
 from counterfoil.store.postgres.doctor import examine
-from counterfoil.store.postgres.shortcut import decide_unlocked, write_decided
+from counterfoil.store.postgres.optimistic import decide_unlocked, write_decided
 from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.postgres.transaction import BeginAgain, execute
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.world import World
 from tests.store.backends import NewConnection, batch_of
 from tests.store.nodes import CONTEXT, Pair, add_item, add_items, success
 from tests.store.records import DEFAULTS, step_version

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.needs import Needs
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.sqlite.connection import open_reader
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.store import SqliteStore
+from counterfoil.store.unit_of_work.read_set import Needs
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.store.backends import load, write
@@ -58,7 +58,7 @@ async def test_a_second_store_on_the_same_file_is_refused(path: Path) -> None:
 async def test_the_lock_goes_with_the_process_that_held_it(path: Path) -> None:
     script = (
         "import asyncio, os, sys; from pathlib import Path\n"
-        "from counterfoil.domain.steps import WorkDefaults\n"
+        "from counterfoil.domain.steps.definitions import WorkDefaults\n"
         "from counterfoil.store.sqlite.store import SqliteStore\n"
         "async def main():\n"
         "    await SqliteStore(Path(sys.argv[1]), lambda: 0, WorkDefaults()).open()\n"

@@ -8,10 +8,10 @@ import pytest
 
 from counterfoil.domain.errors import UnknownFlow, UnknownReceipt
 from counterfoil.domain.states import WorkStatus
-from counterfoil.engine.cancel import Cancel
-from counterfoil.store.batch import Command
-from counterfoil.store.needs import Needs
+from counterfoil.engine.flows.cancel import Cancel
+from counterfoil.store.group_commit.batch import Command
 from counterfoil.store.protocol import Store
+from counterfoil.store.unit_of_work.read_set import Needs
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import load, write
 from tests.store.nodes import Node, add_item, register, success

@@ -10,23 +10,23 @@ from typing import Any
 import asyncpg
 import pytest
 
-from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.jsontext import parse_json
-from counterfoil.domain.results import Heartbeat, StepResult
 from counterfoil.domain.states import WorkStatus
-from counterfoil.engine.cancel import Cancel
-from counterfoil.engine.claim import Claim
-from counterfoil.engine.complete import Beat, Complete
-from counterfoil.engine.expire import ExpireOverdue, ReclaimOrphan
-from counterfoil.engine.start import Start
+from counterfoil.domain.work.results import Heartbeat, StepResult
+from counterfoil.engine.flows.cancel import Cancel
+from counterfoil.engine.flows.start import Start
 from counterfoil.engine.steps import PutStep
-from counterfoil.store.batch import Command, ForEach
-from counterfoil.store.needs import Find, Needs
+from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.complete import Beat, Complete
+from counterfoil.engine.work.expire import ExpireOverdue, ReclaimOrphan
+from counterfoil.store.group_commit.batch import Command, ForEach
 from counterfoil.store.postgres.doctor import examine
 from counterfoil.store.postgres.statements import with_parameters
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.read_set import Find, Needs
+from counterfoil.store.unit_of_work.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.by_hand import by_hand
 from tests.eventually import eventually

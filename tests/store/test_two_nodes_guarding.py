@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.errors import CounterfoilError
-from counterfoil.domain.gate_calls import GateCall
-from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, GateRequest
-from counterfoil.domain.policies import PolicyDefinition
-from counterfoil.engine.approvals import ExpireApproval, Review
+from counterfoil.domain.gate.calls import GateCall
+from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, GateRequest
+from counterfoil.domain.policies.definitions import PolicyDefinition
+from counterfoil.engine.approvals.commands import ExpireApproval, Review
 from counterfoil.engine.gate import AskGate, BeginWorkflow, ReportStep
-from counterfoil.engine.policies import DeletePolicy, PutPolicy
-from counterfoil.store.batch import Batch, ForEach
-from counterfoil.store.needs import Find, Needs, step_key
+from counterfoil.engine.policies.commands import DeletePolicy, PutPolicy
+from counterfoil.store.group_commit.batch import Batch, ForEach
 from counterfoil.store.postgres.doctor import examine
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
+from counterfoil.store.unit_of_work.read_set import Find, Needs, step_key
 from tests.by_hand import by_hand
 from tests.eventually import eventually
 from tests.store.backends import NewConnection, are_waiting, place_of

@@ -7,18 +7,18 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from counterfoil.domain.events import Event, EventType
-from counterfoil.domain.results import Heartbeat, StepResult
-from counterfoil.engine.cancel import Cancel
-from counterfoil.engine.complete import Beat, Complete, Completion
+from counterfoil.domain.journal.events import Event, EventType
+from counterfoil.domain.work.results import Heartbeat, StepResult
+from counterfoil.engine.flows.cancel import Cancel
 from counterfoil.engine.probe import Probe
 from counterfoil.engine.steps import PutStep
-from counterfoil.store.changes import Changes
-from counterfoil.store.commit import StoreFailure
+from counterfoil.engine.work.complete import Beat, Complete, Completion
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.journal import ENTRIES

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterfoil.domain.errors import UnknownStep
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.observability.metrics import Metrics
-from counterfoil.store.batch import Batch, Command
-from counterfoil.store.commit import GroupCommit
-from counterfoil.store.known import Known
-from counterfoil.store.needs import Needs
+from counterfoil.store.cache.definitions import Known
+from counterfoil.store.group_commit.batch import Batch, Command
+from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.records import NOW, step_version
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from counterfoil.domain.policies import PolicyDefinition
-from counterfoil.domain.policy_set import Attempt, Policy, Subject
+from counterfoil.domain.policies.definitions import PolicyDefinition
+from counterfoil.domain.policies.policy_set import Attempt, Policy, Subject
 
 
 def attempt(

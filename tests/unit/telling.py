@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.subscriptions import SubscriptionDefinition
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.subscriptions.definitions import SubscriptionDefinition
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Call, Simulator
 from tests.eventually import eventually

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.event_types import ENDS_WORK, Event, EventType
-from counterfoil.domain.events import apply
-from counterfoil.domain.model import GATED, Approval, Flow, Gate, StepRun, Work
+from counterfoil.domain.journal.event_types import ENDS_WORK, Event, EventType
+from counterfoil.domain.journal.events import apply
+from counterfoil.domain.records import GATED, Approval, Flow, Gate, StepRun, Work
 from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, IllegalMove, StepStatus, WorkStatus
 from tests.store.records import NOW, approval_record, flow_record, gate_record, step_run, work_item
 

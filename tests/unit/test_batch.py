@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.checks import CheckNeeded, ValueCheck
-from counterfoil.domain.controls import Controls
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable, UnknownStep
-from counterfoil.domain.events import Event, EventType
-from counterfoil.store.batch import Batch, Command, ForEach
-from counterfoil.store.known import Known
-from counterfoil.store.needs import Find, Needs
-from counterfoil.store.world import World
+from counterfoil.domain.journal.events import Event, EventType
+from counterfoil.domain.policies.controls import Controls
+from counterfoil.domain.steps.checks import CheckNeeded, ValueCheck
+from counterfoil.store.cache.definitions import Known
+from counterfoil.store.group_commit.batch import Batch, Command, ForEach
+from counterfoil.store.unit_of_work.read_set import Find, Needs
+from counterfoil.store.unit_of_work.world import World
 from counterfoil.testing.simulator import StillClock
 from tests.store.records import NOW
 

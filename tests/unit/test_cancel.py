@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.errors import FlowFinal, UnknownFlow, WorkCancelled
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.replies import Delivery, Reply
-from counterfoil.domain.results import Heartbeat, StepResult
-from counterfoil.engine.cancel import RecordCancelCall
-from counterfoil.engine.cancel_calls import RULES
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.work.replies import Delivery, Reply
+from counterfoil.domain.work.results import Heartbeat, StepResult
+from counterfoil.engine.flows.cancel import RecordCancelCall
 from counterfoil.engine.wakeups import SweepName
+from counterfoil.engine.work.cancel_calls import RULES
 from counterfoil.testing.simulator import Simulator, answered, connection_refused, timed_out
 from counterfoil.transport.signing import Signer
 from tests.by_hand import Place

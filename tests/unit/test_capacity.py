@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.engine.capacity import BatchCapacity, Slots
+from counterfoil.engine.work.capacity import BatchCapacity, Slots
 
 
 def take(slots: Slots, *lanes: str) -> list[bool]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.attributes import Attribute
-from counterfoil.domain.checks import NO_FINDINGS, CheckNeeded, Findings, Inspection, ValueCheck
 from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.steps.attributes import Attribute
+from counterfoil.domain.steps.checks import NO_FINDINGS, CheckNeeded, Findings, Inspection, ValueCheck
 
 NUMBERS = Attribute(role="output", schema={"items": {"type": "integer"}})
 EACH = Attribute(role="required", for_each=True, schema={"items": {"type": "integer"}})

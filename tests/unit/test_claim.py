@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine import Limits
-from counterfoil.engine.claim import Claim
 from counterfoil.engine.wakeups import SweepName
+from counterfoil.engine.work.claim import Claim
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import Place
 from tests.store.records import definition

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from counterfoil.domain.results import StepResult
-from counterfoil.engine.capacity import BatchCapacity, Rest, Slots
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.wakeups import SweepName
+from counterfoil.engine.work.capacity import BatchCapacity, Rest, Slots
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import full_disk
 from tests.eventually import eventually

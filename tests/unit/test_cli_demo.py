@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from counterfoil.cli.demo_board import Board
-from counterfoil.cli.demo_scenarios import SCENARIOS, Scenario, answer_of
-from counterfoil.cli.demo_summary import Summary, Tally
-from counterfoil.domain.steps import StepDefinition
+from counterfoil.cli.demo.board import Board
+from counterfoil.cli.demo.scenarios import SCENARIOS, Scenario, answer_of
+from counterfoil.cli.demo.summary import Summary, Tally
+from counterfoil.domain.steps.definitions import StepDefinition
 
 FLAKY = Scenario("flaky", "fails at first", retried=True)
 HOPELESS = Scenario("hopeless", "fails", expected="failed")

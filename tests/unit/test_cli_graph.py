@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from counterfoil.cli.commands.plans import plan_lines
 from counterfoil.cli.graph import MARKS, flow_lines, layers_of, sources_text
-from counterfoil.cli.plans import plan_lines
 from counterfoil.client import Flow, Plan
 from counterfoil.domain.states import StepStatus
 

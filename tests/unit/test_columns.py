@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.jsontext import parse_json
-from counterfoil.store.rows import text, value, written
+from counterfoil.store.kinds.rows import text, value, written
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.checks import CheckNeeded, Findings, ValueCheck
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable, UnknownStep
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.receipts import Receipts
-from counterfoil.domain.results import StepResult
-from counterfoil.engine.complete import Complete
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.steps.checks import CheckNeeded, Findings, ValueCheck
+from counterfoil.domain.work.receipts import Receipts
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.start import Start
+from counterfoil.engine.flows.start import Start
 from counterfoil.engine.steps import DeleteStep, PutStep
-from counterfoil.store.batch import Command
-from counterfoil.store.needs import Needs
+from counterfoil.engine.work.complete import Complete
+from counterfoil.store.group_commit.batch import Command
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
 from tests.eventually import eventually
 from tests.store.backends import load, write
 from tests.store.records import DEFAULTS, RETRY, flow_record, new_records, step_run, step_version, work_item

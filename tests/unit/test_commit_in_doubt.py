@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from counterfoil.domain.errors import InternalError, Unavailable
-from counterfoil.store.batch import Batch
-from counterfoil.store.commit import CommitUnknown, StoreFailure
+from counterfoil.store.group_commit.batch import Batch
+from counterfoil.store.group_commit.commit import CommitUnknown, StoreFailure
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.world import World
 from tests.store.records import DEFAULTS
 from tests.unit.commit_rig import CLOCK, Put, Rig, Watched, group_commit, kinds, refuse
 

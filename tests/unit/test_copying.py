@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from counterfoil.settings import Settings
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.copying import Digest, Fingerprint, Table, kept_secret, open_source
-from counterfoil.store.migrating import migrate_store
+from counterfoil.store.group_commit.commit import StoreFailure
+from counterfoil.store.maintenance.copying import Digest, Fingerprint, Table, kept_secret, open_source
+from counterfoil.store.maintenance.migrating import migrate_store
 from counterfoil.store.postgres.connection import Access, Gate
 from counterfoil.store.postgres.copying import COPIED_TOGETHER, DERIVED_TABLES, OWN_TABLES, copy
 from counterfoil.store.postgres.migrations import SCHEMA_VERSION as SHARED_SCHEMA_VERSION
@@ -248,7 +248,7 @@ async def test_a_source_of_another_version_is_refused(path: Path, statement: str
 
 
 async def test_an_older_source_is_to_be_migrated_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterfoil.store.copying.SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    monkeypatch.setattr("counterfoil.store.maintenance.copying.SCHEMA_VERSION", SCHEMA_VERSION + 1)
     assert "run counterfoil store migrate on it first" in await refusal(path, "postgresql://127.0.0.1:1/nobody")
 
 

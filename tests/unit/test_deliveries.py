@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from counterfoil.domain.errors import UnknownFlow
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.replies import Delivery as Arrival
-from counterfoil.domain.replies import Reply
-from counterfoil.domain.steps import DAY_MS
-from counterfoil.engine.deliveries import AT_ONCE, AT_ONCE_TO_ONE, RULES, ClaimDelivery
-from counterfoil.engine.messages import in_hand_ms
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.steps.definitions import DAY_MS
+from counterfoil.domain.work.replies import Delivery as Arrival
+from counterfoil.domain.work.replies import Reply
+from counterfoil.engine.subscriptions.deliveries import AT_ONCE, AT_ONCE_TO_ONE, RULES, ClaimDelivery
+from counterfoil.engine.subscriptions.messages import in_hand_ms
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import CrashPoint, Simulator, answered, connection_refused, timed_out
 from tests.store.records import definition

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.replies import Reply
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.time import rfc3339
-from counterfoil.engine.claim import Claim
-from counterfoil.engine.dispatch import traceparent
-from counterfoil.engine.messages import USER_AGENT
+from counterfoil.domain.work.replies import Reply
+from counterfoil.domain.work.results import StepResult
+from counterfoil.engine.subscriptions.messages import USER_AGENT
 from counterfoil.engine.wakeups import SweepName
+from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.dispatch import traceparent
 from counterfoil.testing.simulator import Call, Simulator, answered, connection_refused, timed_out
 from tests.by_hand import full_disk, stubborn_work
 from tests.eventually import eventually

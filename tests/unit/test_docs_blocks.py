@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from counterfoil.client import Receipt
-from counterfoil.domain.ending import _cancel_call
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.model import Work
-from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.domain.flows.ending import _cancel_call
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.records import Work
 from counterfoil.domain.states import WorkStatus
-from counterfoil.domain.steps import StepDefinition
+from counterfoil.domain.steps.definitions import StepDefinition
+from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.server.answers import ErrorAnswer, JournalEvent
 from counterfoil.settings import Settings
 from tests.pages import MARKS, PAGES, ROOT, Block, beside, blocks_of, same_output

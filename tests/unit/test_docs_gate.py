@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
-from counterfoil.domain.gate_requests import (
+from counterfoil.domain.gate.requests import (
     ClaimRequest,
     CompleteStep,
     CreateWorkflow,
@@ -16,9 +16,9 @@ from counterfoil.domain.gate_requests import (
     ProlongClaim,
     ToolContext,
 )
-from counterfoil.domain.policies import PolicyAction, PolicyDefinition, PolicyMatch
-from counterfoil.domain.policy_conditions import Operator
-from counterfoil.domain.policy_fields import FIELD_NAMES
+from counterfoil.domain.policies.conditions import Operator
+from counterfoil.domain.policies.definitions import PolicyAction, PolicyDefinition, PolicyMatch
+from counterfoil.domain.policies.fields import FIELD_NAMES
 from counterfoil.server.control_answers import ApprovalDocument, ClaimProlonged, GateAnswer, RetryContext
 from tests.pages import ROOT
 

@@ -12,8 +12,8 @@ import pytest
 
 from counterfoil.cli.main import cli
 from counterfoil.domain.errors import error_types
-from counterfoil.domain.events import EventType
-from counterfoil.domain.replies import ReplyCode
+from counterfoil.domain.journal.events import EventType
+from counterfoil.domain.work.replies import ReplyCode
 from counterfoil.engine import Engine
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.observability.metrics import Metrics
@@ -45,15 +45,15 @@ def first_cells(page: Path, heading: str) -> list[str]:
 WORK_CODES = {
     code
     for name in (
-        "domain/work.py",
-        "domain/running.py",
-        "domain/gating.py",
-        "domain/completing.py",
-        "domain/guarding.py",
-        "domain/approving.py",
-        "domain/workflows.py",
-        "engine/expire.py",
-        "engine/clocks.py",
+        "domain/work/decisions.py",
+        "domain/flows/running.py",
+        "domain/gate/decisions.py",
+        "domain/gate/completion.py",
+        "domain/policies/guarding.py",
+        "domain/approvals/decisions.py",
+        "domain/gate/workflows.py",
+        "engine/work/expire.py",
+        "engine/flows/clocks.py",
     )
     for code in constants(SOURCE / name) - {"CHILD_"}
 } | {"CHILD_FAILED", "CHILD_CANCELLED"}  # these two are made from the state of the flow inside

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.results import Heartbeat, StepResult
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.wakeups import SweepName
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.doctor import Finding, FlowRecords, check_flow
+from counterfoil.store.doctor.rules import Finding, FlowRecords, check_flow
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres import doctor as postgres_doctor
 from counterfoil.store.sqlite import doctor as sqlite_doctor
 from counterfoil.testing.simulator import Simulator, answered

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.gate_calls import GateCall
-from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, GateRequest
-from counterfoil.domain.policies import PolicyDefinition
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.gate.calls import GateCall
+from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, GateRequest
+from counterfoil.domain.policies.definitions import PolicyDefinition
 from counterfoil.testing.simulator import Simulator
 from tests.by_hand import Place, break_it, by_hand
 from tests.journal import Breakage, lost_event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.work.results import StepResult
 from counterfoil.testing.simulator import Simulator
 from tests.by_hand import break_it, by_hand
 from tests.databases import NewDatabase

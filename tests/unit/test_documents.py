@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
+from counterfoil.domain.flows.planning import make_plan
 from counterfoil.domain.jsontext import dump_json
-from counterfoil.domain.model import StepVersion
-from counterfoil.domain.planning import make_plan
-from counterfoil.domain.register import Register
-from counterfoil.domain.steps import WorkDefaults
-from counterfoil.engine.documents import (
+from counterfoil.domain.records import StepVersion
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.domain.steps.register import Register
+from counterfoil.engine.queries.documents import (
     attempt_documents,
     event_document,
     flow_step_document,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.event_types import (
+from counterfoil.domain.journal.event_types import (
     ENDS_FLOW,
     ENDS_STEP,
     ENDS_WORK,
@@ -17,8 +17,8 @@ from counterfoil.domain.event_types import (
     Event,
     EventType,
 )
-from counterfoil.domain.evolving import evolve_flow, evolve_step, evolve_work, flow_from, steps_from, work_from
-from counterfoil.domain.model import Flow, StepRun
+from counterfoil.domain.journal.evolving import evolve_flow, evolve_step, evolve_work, flow_from, steps_from, work_from
+from counterfoil.domain.records import Flow, StepRun
 from counterfoil.domain.states import (
     FINAL_FLOWS,
     FINAL_STEPS,

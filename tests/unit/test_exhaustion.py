@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.domain.replies import Delivery
+from counterfoil.domain.work.replies import Delivery
 from counterfoil.testing import StepEndpoint
 from counterfoil.transport.descriptors import FEWEST, RESERVED, Shares, share_out
 from counterfoil.transport.egress import EgressPolicy

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.results import Heartbeat, StepResult
-from counterfoil.domain.work import SYNC_GRACE_MS
-from counterfoil.engine.expire import ExpireOverdue, ReclaimOrphan
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.work.decisions import SYNC_GRACE_MS
+from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.wakeups import SweepName
+from counterfoil.engine.work.expire import ExpireOverdue, ReclaimOrphan
 from counterfoil.testing.simulator import Simulator, answered
 from tests.store.records import ENDPOINT, RETRY, definition
 

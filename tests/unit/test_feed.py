@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from counterfoil.engine.feed import Feed, Subscription
+from counterfoil.engine.queries.feed import Feed, Subscription
 
 A_MOMENT = 0.02
 LONG = 30.0

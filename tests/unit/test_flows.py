@@ -7,14 +7,20 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from counterfoil.domain.checks import NO_FINDINGS, Inspection
 from counterfoil.domain.errors import InvalidInput, UnreachableGoal
-from counterfoil.domain.flows import StartFlow, arguments_for, declared_outputs, invalid_inputs, invalid_outputs
-from counterfoil.domain.launch import check_inputs
-from counterfoil.domain.model import StepVersion
-from counterfoil.domain.planning import make_plan
-from counterfoil.domain.register import Register
-from counterfoil.domain.steps import StepDefinition, WorkDefaults
+from counterfoil.domain.flows.launch import check_inputs
+from counterfoil.domain.flows.planning import make_plan
+from counterfoil.domain.flows.requests import (
+    StartFlow,
+    arguments_for,
+    declared_outputs,
+    invalid_inputs,
+    invalid_outputs,
+)
+from counterfoil.domain.records import StepVersion
+from counterfoil.domain.steps.checks import NO_FINDINGS, Inspection
+from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
+from counterfoil.domain.steps.register import Register
 
 
 def step(**attributes: dict[str, Any]) -> StepDefinition:

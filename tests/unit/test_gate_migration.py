@@ -14,13 +14,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.gate_calls import GateCall
-from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, GateRequest
-from counterfoil.domain.policies import PolicyDefinition
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.gate.calls import GateCall
+from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, GateRequest
+from counterfoil.domain.policies.definitions import PolicyDefinition
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.wakeups import SweepName
-from counterfoil.store.migrating import Migrated
+from counterfoil.store.maintenance.migrating import Migrated
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import Place, by_hand
 from tests.databases import NewDatabase

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.domain.steps import WorkDefaults
-from counterfoil.store import sharing
-from counterfoil.store.commit import GroupCommit
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.store.group_commit import batch_sizes as sharing
+from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.sqlite.store import SqliteStore
 from tests.unit.commit_rig import CLOCK, Put, Watched, group_commit
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.engine import heartbeats
-from counterfoil.engine.heartbeats import BURST, INTERVAL_MS, HeartbeatPace
+from counterfoil.engine.work import heartbeats
+from counterfoil.engine.work.heartbeats import BURST, INTERVAL_MS, HeartbeatPace
 
 NOW = 1_700_000_000_000
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from counterfoil.store.postgres.inhand import InHand
+from counterfoil.store.postgres.local_locks import InHand
 
 
 class Batches:

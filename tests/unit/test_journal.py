@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.store.journal import MOST_EVENTS, pack, parse_entry, unpack, unpack_read
 from counterfoil.store.protocol import Row

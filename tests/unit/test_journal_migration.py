@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.jsontext import dump_json
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.work.results import StepResult
 from counterfoil.settings import Settings
-from counterfoil.store.migrating import Migrated, migrate_store
+from counterfoil.store.maintenance.migrating import Migrated, migrate_store
 from counterfoil.store.protocol import Row
 from counterfoil.store.sqlite.doctor import examine
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.keys import idempotency_key
+from counterfoil.domain.effects.keys import idempotency_key
 from tests.store.records import definition
 
 ARGUMENTS = {"amount": 5, "reason": "late", "to": {"name": "Ada"}}

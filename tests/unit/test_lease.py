@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.work.receipts import Receipts
+from counterfoil.engine.cluster.lease import Lease, ever_running
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.lease import Lease, ever_running
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.testing.simulator import StillClock

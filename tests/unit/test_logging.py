@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.redaction import REDACTED
+from counterfoil.domain.work.receipts import Receipts
 from counterfoil.observability.logging import (
     AccessLogger,
     configure_logging,
@@ -252,7 +252,7 @@ class TestNoToken:
             "listening on http://127.0.0.1:8080",
             "/webhook/f/s",
             "/api/v1/flows/0199a0f2-1111-7222-8333-444455556666/events?cursor=12",
-            'File "counterfoil/engine/complete.py", line 12, in decide',
+            'File "counterfoil/engine/work/complete.py", line 12, in decide',
             "version 1.2.3, 99.5 %, took 0.123456789 s",
             "",
         ],

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.states import WorkStatus
-from counterfoil.store.memory import Memory, Remembered
-from counterfoil.store.needs import Needs
-from counterfoil.store.world import World
+from counterfoil.store.cache.open_flows import Memory, Remembered
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
 from tests.store.records import NOW, flow_record, step_run, work_item
 
 

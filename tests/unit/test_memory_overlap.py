@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.domain.events import Event, EventType
-from counterfoil.store.memory import Memory
-from counterfoil.store.needs import Needs
-from counterfoil.store.world import World
+from counterfoil.domain.journal.events import Event, EventType
+from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
 from tests.store.records import NOW, flow_record, step_run, work_item
 
 FLOW = "a"

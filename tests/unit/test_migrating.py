@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.cli.store import told
+from counterfoil.cli.commands.store import told
 from counterfoil.settings import Settings
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.migrating import Migrated, migrate_store, refuse_while_served
+from counterfoil.store.group_commit.commit import StoreFailure
+from counterfoil.store.maintenance.migrating import Migrated, migrate_store, refuse_while_served
 from counterfoil.store.postgres.connection import Access, Gate
 from counterfoil.store.postgres.migrations import SCHEMA_VERSION as SHARED_SCHEMA_VERSION
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.migrations import migrate as migrate_postgresql
 from tests.databases import NewDatabase
 from tests.store.schemas import Database, PostgresDatabase, SqliteDatabase, versions

@@ -6,9 +6,9 @@ import copy
 
 import pytest
 
-from counterfoil.domain.model import Record, StepVersion, host_of, step_of, version_of
+from counterfoil.domain.records import Record, StepVersion, host_of, step_of, version_of
 from counterfoil.domain.states import WorkStatus
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.steps.definitions import WorkDefaults
 from tests.store.records import definition, flow_record, step_run, step_version, work_item
 
 

@@ -13,11 +13,11 @@ import asyncpg
 import orjson
 import pytest
 
-from counterfoil.domain.receipts import Receipts
+from counterfoil.domain.work.receipts import Receipts
+from counterfoil.engine.cluster.lease import Lease
+from counterfoil.engine.cluster.neighbours import BUSY_SECONDS, MANY_FLOWS, MOST_FLOWS, Neighbours
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.feed import Feed, Subscription
-from counterfoil.engine.lease import Lease
-from counterfoil.engine.neighbours import BUSY_SECONDS, MANY_FLOWS, MOST_FLOWS, Neighbours
+from counterfoil.engine.queries.feed import Feed, Subscription
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.listening import CHANNEL
 from counterfoil.store.postgres.store import PostgresStore

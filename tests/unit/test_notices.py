@@ -7,9 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from counterfoil.domain.event_types import Event, EventType
-from counterfoil.domain.model import Approval
-from counterfoil.domain.notices import (
+from counterfoil.domain.journal.event_types import Event, EventType
+from counterfoil.domain.records import Approval
+from counterfoil.domain.states import ApprovalStatus
+from counterfoil.domain.subscriptions.definitions import NAME_OF, audience_of
+from counterfoil.domain.subscriptions.notices import (
     MOST_ARGUMENTS,
     MOST_TEXT,
     Notice,
@@ -19,8 +21,6 @@ from counterfoil.domain.notices import (
     notices_of,
     trial,
 )
-from counterfoil.domain.states import ApprovalStatus
-from counterfoil.domain.subscriptions import NAME_OF, audience_of
 from tests.unit.test_subscriptions import subscription
 
 AT = 1_800_000_000_123

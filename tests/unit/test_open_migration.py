@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.wakeups import SweepName
-from counterfoil.store.migrating import Migrated
+from counterfoil.store.maintenance.migrating import Migrated
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import by_hand
 from tests.databases import NewDatabase

@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from counterfoil.domain.jsontext import parse_json
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.settings import Settings
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.migrating import Migrated, migrate_store
+from counterfoil.store.group_commit.commit import StoreFailure
+from counterfoil.store.maintenance.migrating import Migrated, migrate_store
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import Place, by_hand
 from tests.databases import NewDatabase

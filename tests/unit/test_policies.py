@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from counterfoil.domain.durations import LONGEST_MS
-from counterfoil.domain.policies import PolicyDefinition
+from counterfoil.domain.policies.definitions import PolicyDefinition
 from counterfoil.domain.states import Decision
 from counterfoil.server.requests import place_errors
 from tests.unit.policy_subjects import definition

@@ -4,9 +4,9 @@ from typing import Any, get_args
 
 import pytest
 
-from counterfoil.domain.policy_conditions import ConditionFailed, Operator, compile_condition
-from counterfoil.domain.policy_fields import FIELD_NAMES, MAX_PATH
-from counterfoil.domain.policy_set import Subject
+from counterfoil.domain.policies.conditions import ConditionFailed, Operator, compile_condition
+from counterfoil.domain.policies.fields import FIELD_NAMES, MAX_PATH
+from counterfoil.domain.policies.policy_set import Subject
 from tests.unit.policy_subjects import attempt, subject
 
 ABSENT = object()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.domain.policies import POLICY_ID_PATTERN, PolicyDefinition
-from counterfoil.domain.policy_set import Attempt, Policy, PolicySet
+from counterfoil.domain.policies.definitions import POLICY_ID_PATTERN, PolicyDefinition
+from counterfoil.domain.policies.policy_set import Attempt, Policy, PolicySet
 from counterfoil.domain.states import Decision
 from tests.unit.policy_subjects import attempt, subject
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from counterfoil.domain.expression_values import ExpressionFailed, Extent, look_over
-from counterfoil.domain.policy_expressions import Readings, compile_policy_expression
-from counterfoil.domain.policy_set import Subject
+from counterfoil.domain.expressions.values import ExpressionFailed, Extent, look_over
+from counterfoil.domain.policies.expressions import Readings, compile_policy_expression
+from counterfoil.domain.policies.policy_set import Subject
 from counterfoil.server.requests import place_errors
 from tests.unit.policy_subjects import attempt, definition, subject
 
@@ -197,7 +197,7 @@ def test_values_are_looked_over_and_converted_once_for_all_expressions(monkeypat
         looked_at.append(value)
         return look_over(value)
 
-    monkeypatch.setattr("counterfoil.domain.policy_expressions.look_over", look)
+    monkeypatch.setattr("counterfoil.domain.policies.expressions.look_over", look)
     readings = Readings(FULL)
     for limit in range(5):
         assert compile_policy_expression(f"step.gate_count != {limit + 9} && step.input.amount > 1").holds(readings)
@@ -213,8 +213,8 @@ def test_the_same_text_is_compiled_once_and_not_all_are_kept() -> None:
 def test_the_libraries_are_loaded_when_they_are_needed() -> None:
     program = (
         "import sys\n"
-        "from counterfoil.domain.policies import PolicyDefinition\n"
-        "from counterfoil.domain.policy_set import NO_POLICIES\n"
+        "from counterfoil.domain.policies.definitions import PolicyDefinition\n"
+        "from counterfoil.domain.policies.policy_set import NO_POLICIES\n"
         "condition = {'field': 'model', 'operator': 'equals', 'value': 'a'}\n"
         "policy = {'name': 'a', 'action': {'type': 'block'}, 'conditions': [condition]}\n"
         "PolicyDefinition.model_validate(policy)\n"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from counterfoil.domain.patterns import MAX_PATTERN, MAX_TEXT, compile_glob, compile_regex, is_glob
+from counterfoil.domain.expressions.patterns import MAX_PATTERN, MAX_TEXT, compile_glob, compile_regex, is_glob
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import counterfoil.domain.policy_set as module
-from counterfoil.domain.policy_set import MAX_REASONS, MAX_REMEMBERED, NO_POLICIES, PolicySet, Ruling, Terms
+import counterfoil.domain.policies.policy_set as module
+from counterfoil.domain.policies.policy_set import MAX_REASONS, MAX_REMEMBERED, NO_POLICIES, PolicySet, Ruling, Terms
 from counterfoil.domain.states import Decision
 from tests.unit.policy_subjects import attempt, policy, subject
 
@@ -236,8 +236,8 @@ def test_a_set_that_is_built_again_compiles_nothing_again(monkeypatch: pytest.Mo
     def refuse(*_: object) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr("counterfoil.domain.policies.compile_condition", refuse)
-    monkeypatch.setattr("counterfoil.domain.policy_expressions.compile_expression", refuse)
+    monkeypatch.setattr("counterfoil.domain.policies.definitions.compile_condition", refuse)
+    monkeypatch.setattr("counterfoil.domain.policies.expressions.compile_expression", refuse)
     assert PolicySet(policies[1:]).evaluate(subject(model="a3")).decision == "block"
 
 

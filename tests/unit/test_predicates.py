@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.predicates import MAX_DEPTH, MAX_TEXT, Predicate, PredicateFailed
+from counterfoil.domain.expressions.predicates import MAX_DEPTH, MAX_TEXT, Predicate, PredicateFailed
 
 TYPES = {
     "amount": "number",
@@ -274,7 +274,7 @@ def test_one_predicate_may_be_asked_from_several_threads() -> None:
 
 def test_the_library_is_loaded_at_the_first_compile_only() -> None:
     program = (
-        "import sys, counterfoil.domain.predicates as p\n"
+        "import sys, counterfoil.domain.expressions.predicates as p\n"
         "assert not any(name.startswith('cel_expr') for name in sys.modules)\n"
         "p.Predicate.compile('true', {})\n"
         "assert 'cel_expr_python' in sys.modules\n"

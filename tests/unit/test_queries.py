@@ -20,9 +20,9 @@ from counterfoil.domain.errors import (
     UnknownStep,
     UnknownWork,
 )
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.results import Heartbeat, StepResult
-from counterfoil.engine.queries import Queries
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.work.results import Heartbeat, StepResult
+from counterfoil.engine.queries.queries import Queries
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import Place, by_hand
 from tests.store.records import DEFAULTS, definition

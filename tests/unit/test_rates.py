@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.domain.rates import SentTimes
-from counterfoil.domain.steps import DAY_MS, RateLimit, WorkDefaults
-from counterfoil.store.needs import NotLoaded
-from counterfoil.store.rates import Rates, put_sent, read_sent
+from counterfoil.domain.steps.definitions import DAY_MS, RateLimit, WorkDefaults
+from counterfoil.domain.work.rates import SentTimes
+from counterfoil.store.unit_of_work.rates import Rates, put_sent, read_sent
+from counterfoil.store.unit_of_work.read_set import NotLoaded
 
 NOW = 1_800_000_000_000
 LIMIT = RateLimit(count=3, per_ms=1_000)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from counterfoil.domain.receipts import Receipts
-from counterfoil.store.secrets import FILE_NAME, load_or_create_secrets
+from counterfoil.domain.work.receipts import Receipts
+from counterfoil.store.maintenance.receipt_secrets import FILE_NAME, load_or_create_secrets
 
 OLD, NEW, FOREIGN = b"o" * 32, b"n" * 32, b"f" * 32
 FLOW, STEP, WORK = "flow-1", "transcribe", "0190f3b2c4d57e8f9a0b1c2d3e4f5a6b"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterfoil.domain.jsontext import accept_json, is_ordinary
-from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.redaction import REDACTED, holds_receipt, may_hold_receipt, without_receipts
+from counterfoil.domain.work.receipts import Receipts
 
 WORK_ID = "0198c0ffee0070008000000000000001"
 TOKEN = Receipts([b"a secret of enough length"]).issue("flow-1", "charge", WORK_ID)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from counterfoil.domain.replies import (
+from counterfoil.domain.work.replies import (
     Acknowledged,
     Delivery,
     Failed,
@@ -16,7 +16,7 @@ from counterfoil.domain.replies import (
     Reported,
     classify,
 )
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.work.results import StepResult
 
 Kind = Literal["async", "sync"]
 both_kinds = pytest.mark.parametrize("kind", ["async", "sync"])

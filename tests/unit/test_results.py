@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from counterfoil.domain.results import Heartbeat, StepResult, same_result
+from counterfoil.domain.work.results import Heartbeat, StepResult, same_result
 
 
 def test_the_three_forms() -> None:

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from counterfoil.domain.errors import AlreadyFailed, AlreadySucceeded, CounterfoilError, UnknownFlow, UnknownReceipt
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine import Retention
-from counterfoil.engine.wakeups import SweepName
-from counterfoil.scheduler.retention import (
+from counterfoil.engine.sweeps.retention import (
     ANEW_MS,
     FLOWS_A_ROUND,
     ITEMS_A_ROUND,
@@ -22,6 +21,7 @@ from counterfoil.scheduler.retention import (
     Walk,
     _choose,
 )
+from counterfoil.engine.wakeups import SweepName
 from counterfoil.store.protocol import Row
 from counterfoil.testing.simulator import Simulator
 from tests.by_hand import Place, by_hand

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.domain.attributes import YEAR_MS
-from counterfoil.domain.retry import backoff_ms, retries_left
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.steps.attributes import YEAR_MS
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.domain.work.retry import backoff_ms, retries_left
 
 HOUR = 3_600_000
 

@@ -12,9 +12,9 @@ from counterfoil.domain.errors import UnknownSchedule
 from counterfoil.domain.schedules import GRACE_MS, ScheduleDefinition
 from counterfoil.domain.time import rfc3339
 from counterfoil.engine import schedules as firing
-from counterfoil.engine.start import Start
+from counterfoil.engine.flows.start import Start
+from counterfoil.engine.sweeps.loop import SweepLoop
 from counterfoil.engine.wakeups import SweepName
-from counterfoil.scheduler.loop import SweepLoop
 from counterfoil.testing.simulator import CrashPoint, Simulator
 from tests.by_hand import by_hand
 from tests.eventually import eventually

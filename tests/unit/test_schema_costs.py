@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.domain.checks import SHORT
-from counterfoil.domain.values import ValueSchema
+from counterfoil.domain.steps.checks import SHORT
+from counterfoil.domain.steps.values import ValueSchema
 
 ITSELF = {"$ref": "#"}
 BROAD = 20

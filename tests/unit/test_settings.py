@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from counterfoil.domain.steps import RateLimit, WorkDefaults
+from counterfoil.domain.steps.definitions import RateLimit, WorkDefaults
 from counterfoil.settings import ApiKey, Settings, SettingsError, describe_settings, is_loopback, load_settings
 
 KEY = "ops:admin:s3cret-0123456789"

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.checks import NO_FINDINGS
-from counterfoil.domain.ending import end_early
-from counterfoil.domain.events import Event
-from counterfoil.domain.planning import make_plan
-from counterfoil.domain.register import Register
-from counterfoil.domain.results import StepResult
-from counterfoil.domain.settle import settle
+from counterfoil.domain.flows.ending import end_early
+from counterfoil.domain.flows.planning import make_plan
+from counterfoil.domain.flows.settle import settle
+from counterfoil.domain.journal.events import Event
 from counterfoil.domain.states import FlowStatus, WorkStatus
-from counterfoil.domain.work import acknowledge, fail, report
-from counterfoil.store.needs import NotLoaded
-from counterfoil.store.world import World
+from counterfoil.domain.steps.checks import NO_FINDINGS
+from counterfoil.domain.steps.register import Register
+from counterfoil.domain.work.decisions import acknowledge, fail, report
+from counterfoil.domain.work.results import StepResult
+from counterfoil.store.unit_of_work.read_set import NotLoaded
+from counterfoil.store.unit_of_work.world import World
 from tests.store.records import NOW, RETRY, flow_inputs, flow_record, step_run, step_version, work_item
 
 LATER = NOW + 500

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from counterfoil.store.sharing import (
+from counterfoil.store.group_commit.batch_sizes import (
     LEAST_ALONE,
     LEAST_AMONG_OTHERS,
     PATIENCE,

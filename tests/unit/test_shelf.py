@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from counterfoil.store.needs import NotLoaded
-from counterfoil.store.shelf import Shelf
+from counterfoil.store.unit_of_work.read_set import NotLoaded
+from counterfoil.store.unit_of_work.shelf import Shelf
 
 
 def test_what_was_not_loaded_is_asked_for_by_its_kind() -> None:

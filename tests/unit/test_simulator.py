@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import CrashPoint, Simulator, answered
 from tests.by_hand import Place, by_hand

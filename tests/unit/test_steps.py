@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from counterfoil.domain.attributes import YEAR_MS, ValueType, has_type
-from counterfoil.domain.steps import RateLimit, StepDefinition, WorkConfig, WorkDefaults
+from counterfoil.domain.steps.attributes import YEAR_MS, ValueType, has_type
+from counterfoil.domain.steps.definitions import RateLimit, StepDefinition, WorkConfig, WorkDefaults
 
 URL = "http://worker:9000/transcribe"
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.receipts import Receipts
 from counterfoil.domain.subscription_errors import UnknownSubscription
-from counterfoil.domain.subscriptions import Delivery
-from counterfoil.engine.deliveries import ClaimDelivery, RecordDelivery
-from counterfoil.engine.messages import Outcome
-from counterfoil.engine.prune import Prune
-from counterfoil.engine.subscriptions import DeleteSubscription, DisableSubscription, SendTest, secrets_of
+from counterfoil.domain.subscriptions.definitions import Delivery
+from counterfoil.domain.work.receipts import Receipts
+from counterfoil.engine.flows.prune import Prune
+from counterfoil.engine.subscriptions.commands import DeleteSubscription, DisableSubscription, SendTest, secrets_of
+from counterfoil.engine.subscriptions.deliveries import ClaimDelivery, RecordDelivery
+from counterfoil.engine.subscriptions.messages import Outcome
 from counterfoil.engine.wakeups import SweepName
-from counterfoil.store.batch import Batch
+from counterfoil.store.group_commit.batch import Batch
 from counterfoil.testing.simulator import Simulator, answered
 from counterfoil.transport.signing import Signer, Verifier
 from tests.by_hand import break_it

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.errors import Unavailable
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.results import StepResult
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.work.results import StepResult
 from counterfoil.engine import Limits
+from counterfoil.engine.sweeps.loop import SweepLoop, SweepRunner
 from counterfoil.engine.wakeups import SweepName, Wakeups
-from counterfoil.scheduler.loop import SweepLoop, SweepRunner
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import Place
 from tests.eventually import eventually

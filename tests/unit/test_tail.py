@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.store.postgres.tail import COLUMNS, MOST_HOLES, Tail
+from counterfoil.store.postgres.journal_tail import COLUMNS, MOST_HOLES, Tail
 
 
 def rows(*numbers: int, oldest: int, following: int) -> list[tuple[object, ...]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.domain.events import EventType
-from counterfoil.domain.evolving import evolve_work
+from counterfoil.domain.journal.events import EventType
+from counterfoil.domain.journal.evolving import evolve_work
 from counterfoil.domain.states import WorkStatus
-from counterfoil.domain.work import RetryRules, dispatch, take_back
+from counterfoil.domain.work.decisions import RetryRules, dispatch, take_back
 from tests.store.records import step_version, work_item
 
 NOW = 1_000_000

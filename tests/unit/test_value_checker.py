@@ -15,7 +15,7 @@ import pytest
 
 from counterfoil.checking.checker import ValueChecker
 from counterfoil.checking.process import CheckFailed, CheckingProcess
-from counterfoil.domain.checks import CANNOT_BE_CHECKED, TOO_MUCH_WORK, Findings, ValueCheck
+from counterfoil.domain.steps.checks import CANNOT_BE_CHECKED, TOO_MUCH_WORK, Findings, ValueCheck
 
 
 def check_of(schema: Any, value: Any, *, each: bool = False) -> ValueCheck:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.checks import SHORT
-from counterfoil.domain.schema_costs import MAX_DEPTH
-from counterfoil.domain.values import MAX_SCHEMA_BYTES, ValueSchema
+from counterfoil.domain.steps.checks import SHORT
+from counterfoil.domain.steps.schema_costs import MAX_DEPTH
+from counterfoil.domain.steps.values import MAX_SCHEMA_BYTES, ValueSchema
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 
@@ -291,7 +291,7 @@ def test_the_reason_takes_no_more_memory_than_the_value() -> None:
 
 def test_the_library_is_loaded_at_the_first_compile_only() -> None:
     program = (
-        "import sys, counterfoil.domain.values as v\n"
+        "import sys, counterfoil.domain.steps.values as v\n"
         "assert 'jsonschema_rs' not in sys.modules\n"
         "v.ValueSchema.compile({})\n"
         "assert 'jsonschema_rs' in sys.modules\n"

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.checks import NO_FINDINGS
 from counterfoil.domain.errors import (
     AlreadyFailed,
     AlreadySucceeded,
@@ -15,12 +14,12 @@ from counterfoil.domain.errors import (
     WorkCancelled,
     WorkNotActive,
 )
-from counterfoil.domain.events import Event, EventType
-from counterfoil.domain.model import Work
-from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.domain.journal.events import Event, EventType
+from counterfoil.domain.records import Work
 from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.steps.checks import NO_FINDINGS
 from counterfoil.domain.time import rfc3339
-from counterfoil.domain.work import (
+from counterfoil.domain.work.decisions import (
     SYNC_GRACE_MS,
     RetryRules,
     Verdict,
@@ -32,6 +31,7 @@ from counterfoil.domain.work import (
     give_back,
     report,
 )
+from counterfoil.domain.work.results import Heartbeat, StepResult
 from tests.store.records import NOW, RETRY, step_version, work_item
 
 LATER = NOW + 500

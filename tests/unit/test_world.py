@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from counterfoil.domain.errors import UnknownFlow, UnknownWork
-from counterfoil.domain.events import Event, EventType
-from counterfoil.domain.model import CancelCall, Work
-from counterfoil.domain.planning import NO_PLAN, make_plan
-from counterfoil.domain.register import Register
+from counterfoil.domain.flows.planning import NO_PLAN, make_plan
+from counterfoil.domain.journal.events import Event, EventType
+from counterfoil.domain.records import CancelCall, Work
 from counterfoil.domain.states import FlowStatus, IllegalMove, StepStatus, WorkStatus
-from counterfoil.domain.work import cancel, dispatch
-from counterfoil.store.known import Known
-from counterfoil.store.needs import NotLoaded
-from counterfoil.store.places import NO_CAPACITY
-from counterfoil.store.world import World
+from counterfoil.domain.steps.register import Register
+from counterfoil.domain.work.decisions import cancel, dispatch
+from counterfoil.store.cache.definitions import Known
+from counterfoil.store.unit_of_work.capacity import NO_CAPACITY
+from counterfoil.store.unit_of_work.read_set import NotLoaded
+from counterfoil.store.unit_of_work.world import World
 from tests.store.records import NOW, flow_inputs, flow_record, step_run, step_version, work_item
 
 LATER = NOW + 500

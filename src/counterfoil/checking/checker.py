@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from counterfoil.checking.process import CheckFailed, CheckingProcess
-from counterfoil.domain.checks import TOO_MUCH_WORK, Findings, ValueCheck
+from counterfoil.domain.steps.checks import TOO_MUCH_WORK, Findings, ValueCheck
 
 MOST_REMEMBERED = 1_000
 """Findings that are kept: a value that is sent again is not checked again."""

@@ -15,7 +15,7 @@ import sys
 from functools import partial
 
 from counterfoil.checking.frames import frame, read_frame
-from counterfoil.domain.values import compiled, schema_problem
+from counterfoil.domain.steps.values import compiled, schema_problem
 
 MAX_MEMORY_BYTES = 2 * 1024**3
 NICENESS = 5

@@ -14,7 +14,7 @@ import time
 import structlog
 
 from counterfoil.checking.frames import frame, read_frame
-from counterfoil.domain.checks import CANNOT_BE_CHECKED, TOO_MUCH_WORK, ValueCheck
+from counterfoil.domain.steps.checks import CANNOT_BE_CHECKED, TOO_MUCH_WORK, ValueCheck
 
 PATIENCE_SECONDS = 60.0
 """How long a check may take by the clock, however little of the processor it gets: then something else is wrong."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import click
 
-from counterfoil.cli.approvals import approvals
-from counterfoil.cli.demo import demo
-from counterfoil.cli.doctor import doctor
-from counterfoil.cli.flows import flow
-from counterfoil.cli.gates import gate
-from counterfoil.cli.keys import keys
-from counterfoil.cli.plans import plan
-from counterfoil.cli.policies import policy
-from counterfoil.cli.schedules import schedule
-from counterfoil.cli.serve import serve
-from counterfoil.cli.steps import step
-from counterfoil.cli.store import store
-from counterfoil.cli.work import work
-from counterfoil.cli.workflows import workflow
+from counterfoil.cli.commands.approvals import approvals
+from counterfoil.cli.commands.doctor import doctor
+from counterfoil.cli.commands.flows import flow
+from counterfoil.cli.commands.gate import gate
+from counterfoil.cli.commands.keys import keys
+from counterfoil.cli.commands.plans import plan
+from counterfoil.cli.commands.policies import policy
+from counterfoil.cli.commands.schedules import schedule
+from counterfoil.cli.commands.serve import serve
+from counterfoil.cli.commands.steps import step
+from counterfoil.cli.commands.store import store
+from counterfoil.cli.commands.work import work
+from counterfoil.cli.commands.workflows import workflow
+from counterfoil.cli.demo.command import demo
 from counterfoil.version import __version__
 
 

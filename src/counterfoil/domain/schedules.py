@@ -17,11 +17,11 @@ from cronsim import CronSim, CronSimError
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from pydantic.functional_validators import AfterValidator
 
-from counterfoil.domain.attributes import YEAR_MS
 from counterfoil.domain.errors import CounterfoilError, InvalidSchedule
-from counterfoil.domain.flows import StartFlow
+from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.jsontext import dump_json
-from counterfoil.domain.steps import STEP_ID_PATTERN
+from counterfoil.domain.steps.attributes import YEAR_MS
+from counterfoil.domain.steps.definitions import STEP_ID_PATTERN
 from counterfoil.domain.time import rfc3339
 
 SCHEDULE_ID_PATTERN = STEP_ID_PATTERN

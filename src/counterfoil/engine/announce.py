@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 
 import structlog
 
-from counterfoil.domain.events import Event, EventType
+from counterfoil.domain.journal.events import Event, EventType
 
 LOUD = frozenset(
     {

@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from counterfoil.domain.approval_terms import Reviewers
-from counterfoil.domain.receipts import Receipts
-from counterfoil.domain.results import StepResult
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.approvals.terms import Reviewers
+from counterfoil.domain.flows.view import FlowRules
+from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.time import Clock
-from counterfoil.domain.view import FlowRules
-from counterfoil.domain.work import RetryRules
-from counterfoil.store.known import Known
-from counterfoil.store.world import new_id
+from counterfoil.domain.work.decisions import RetryRules
+from counterfoil.domain.work.receipts import Receipts
+from counterfoil.domain.work.results import StepResult
+from counterfoil.store.cache.definitions import Known
+from counterfoil.store.unit_of_work.world import new_id
 
 
 def system_clock() -> int:

@@ -14,44 +14,44 @@ from typing import Protocol
 
 from counterfoil.checking.checker import ValueChecker
 from counterfoil.domain.errors import CounterfoilError, InvalidSignature, InvalidStep, Unavailable, UnknownReceipt
-from counterfoil.domain.events import EventType
-from counterfoil.domain.flows import RedriveRequest, StartFlow
-from counterfoil.domain.model import StepVersion, step_of
-from counterfoil.domain.results import Heartbeat, StepResult
+from counterfoil.domain.flows.requests import RedriveRequest, StartFlow
+from counterfoil.domain.journal.events import EventType
+from counterfoil.domain.records import StepVersion, step_of
 from counterfoil.domain.schedules import ScheduleDefinition
 from counterfoil.domain.states import ApprovalStatus, WorkStatus
-from counterfoil.domain.steps import StepDefinition
-from counterfoil.domain.work import Verdict
+from counterfoil.domain.steps.definitions import StepDefinition
+from counterfoil.domain.work.decisions import Verdict
+from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.announce import announce
-from counterfoil.engine.approval_warnings import warn_of_approval
-from counterfoil.engine.cancel import Cancel
-from counterfoil.engine.cancel_calls import CancelCaller
-from counterfoil.engine.capacity import Slots
-from counterfoil.engine.complete import Beat, Complete, Completion, HeartbeatAnswer
+from counterfoil.engine.approvals.warnings import warn_of_approval
+from counterfoil.engine.cluster.lease import Lease
+from counterfoil.engine.cluster.neighbours import Neighbours
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.control import Control
-from counterfoil.engine.control_queries import ControlQueries
-from counterfoil.engine.deliveries import Notifier
-from counterfoil.engine.dispatch import Dispatcher
-from counterfoil.engine.documents import Document
-from counterfoil.engine.feed import Feed
-from counterfoil.engine.heartbeats import HeartbeatPace
-from counterfoil.engine.lease import Lease
-from counterfoil.engine.messages import MessageSigner, Transport
-from counterfoil.engine.neighbours import Neighbours
+from counterfoil.engine.flows.cancel import Cancel
+from counterfoil.engine.flows.redrive import RedriveFlow, RedriveWork, redrive_matching
+from counterfoil.engine.flows.start import Preview, Start
+from counterfoil.engine.policies.control import Control
 from counterfoil.engine.probe import Readiness
-from counterfoil.engine.queries import Queries
-from counterfoil.engine.redrive import RedriveFlow, RedriveWork, redrive_matching
+from counterfoil.engine.queries.control_queries import ControlQueries
+from counterfoil.engine.queries.documents import Document
+from counterfoil.engine.queries.feed import Feed
+from counterfoil.engine.queries.queries import Queries
 from counterfoil.engine.schedules import Schedules
-from counterfoil.engine.start import Preview, Start
 from counterfoil.engine.steps import DeleteStep, PutStep
-from counterfoil.engine.subscribers import Subscribers
+from counterfoil.engine.subscriptions.deliveries import Notifier
+from counterfoil.engine.subscriptions.messages import MessageSigner, Transport
+from counterfoil.engine.subscriptions.subscribers import Subscribers
 from counterfoil.engine.wakeups import SweepName, Wakeups
+from counterfoil.engine.work.cancel_calls import CancelCaller
+from counterfoil.engine.work.capacity import Slots
+from counterfoil.engine.work.complete import Beat, Complete, Completion, HeartbeatAnswer
+from counterfoil.engine.work.dispatch import Dispatcher
+from counterfoil.engine.work.heartbeats import HeartbeatPace
 from counterfoil.observability.metrics import Metrics
-from counterfoil.store.changes import Changes
-from counterfoil.store.commit import GroupCommit, StoreFailure
+from counterfoil.store.group_commit.commit import GroupCommit, StoreFailure
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.world import World
 from counterfoil.transport.exhaustion import Shortage
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from counterfoil.domain import workflows
-from counterfoil.domain.claims import prolong
-from counterfoil.domain.completing import complete
-from counterfoil.domain.gate_calls import WORKFLOW_STATUS, GateCall
-from counterfoil.domain.gate_requests import CompleteStep, CreateWorkflow, ProlongClaim
-from counterfoil.domain.gating import ask
-from counterfoil.domain.key_scopes import key_id
+from counterfoil.domain.gate import workflows
+from counterfoil.domain.gate.calls import WORKFLOW_STATUS, GateCall
+from counterfoil.domain.gate.claims import prolong
+from counterfoil.domain.gate.completion import complete
+from counterfoil.domain.gate.decisions import ask
+from counterfoil.domain.gate.key_scopes import key_id
+from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, ProlongClaim
 from counterfoil.domain.time import rfc3339
-from counterfoil.store.needs import Needs, step_key
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.read_set import Needs, step_key
+from counterfoil.store.unit_of_work.world import World
 
 
 @dataclass(slots=True)

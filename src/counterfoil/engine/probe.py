@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 from counterfoil.domain.errors import Unavailable
-from counterfoil.store.commit import GroupCommit, StoreFailure
-from counterfoil.store.needs import Needs
+from counterfoil.store.group_commit.commit import GroupCommit, StoreFailure
 from counterfoil.store.protocol import Store
-from counterfoil.store.world import World
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
 from counterfoil.transport.descriptors import take_one
 from counterfoil.transport.exhaustion import DESCRIPTORS, Shortage
 

@@ -12,19 +12,19 @@ import structlog
 from pydantic import ValidationError
 
 from counterfoil.domain import schedules
-from counterfoil.domain.checks import CheckNeeded
 from counterfoil.domain.errors import CounterfoilError, InternalError, InvalidInput, InvalidSchedule, UnknownSchedule
-from counterfoil.domain.flows import StartFlow
-from counterfoil.domain.launch import plan_launch
+from counterfoil.domain.flows.launch import plan_launch
+from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.schedules import Schedule, ScheduleDefinition
+from counterfoil.domain.steps.checks import CheckNeeded
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.documents import Document, schedule_document
-from counterfoil.engine.start import Start
+from counterfoil.engine.flows.start import Start
+from counterfoil.engine.queries.documents import Document, schedule_document
 from counterfoil.observability.metrics import Metrics
-from counterfoil.store.batch import ForEach
-from counterfoil.store.commit import GroupCommit
-from counterfoil.store.needs import Find, Needs, NotLoaded
-from counterfoil.store.world import World
+from counterfoil.store.group_commit.batch import ForEach
+from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.unit_of_work.read_set import Find, Needs, NotLoaded
+from counterfoil.store.unit_of_work.world import World
 
 MOST_AT_ONCE = 16
 """Schedules that are fired in one transaction at most: each may have a hundred flows to start."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from counterfoil.domain.errors import InvalidStep, UnknownStep
-from counterfoil.domain.flows import invalid_own_values
-from counterfoil.domain.model import StepVersion
-from counterfoil.store.needs import Needs
-from counterfoil.store.world import World
+from counterfoil.domain.flows.requests import invalid_own_values
+from counterfoil.domain.records import StepVersion
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
 
 
 @dataclass

@@ -13,7 +13,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from pydantic import BaseModel, ConfigDict, Field
 
-from counterfoil.domain.events import EventType
+from counterfoil.domain.journal.events import EventType
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 
 _HEADERS = CIMultiDict(

@@ -18,8 +18,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from aiohttp import web
 
-from counterfoil.domain.approval_terms import Reviewers
-from counterfoil.domain.approving import NOBODY
+from counterfoil.domain.approvals.decisions import NOBODY
+from counterfoil.domain.approvals.terms import Reviewers
 from counterfoil.domain.errors import Forbidden, Unauthenticated
 from counterfoil.server.throttle import KeyThrottle
 from counterfoil.settings import ROLES, ApiKey, Role

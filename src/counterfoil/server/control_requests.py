@@ -8,7 +8,7 @@ from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, Field
 
 from counterfoil.domain.errors import BadRequest, InvalidInput
-from counterfoil.domain.gate_requests import MOST_KEY_CHARACTERS
+from counterfoil.domain.gate.requests import MOST_KEY_CHARACTERS
 from counterfoil.domain.states import ApprovalStatus
 from counterfoil.server.requests import Cursor, Limit, Query, label_text, parse_body, read_body, require_json, validate
 

@@ -20,9 +20,9 @@ from counterfoil.domain.errors import (
     UnknownRoute,
     error_types,
 )
-from counterfoil.domain.flows import FLOW_ID_PATTERN
+from counterfoil.domain.flows.requests import FLOW_ID_PATTERN
 from counterfoil.domain.schedules import SCHEDULE_ID_PATTERN
-from counterfoil.domain.steps import STEP_ID_PATTERN
+from counterfoil.domain.steps.definitions import STEP_ID_PATTERN
 from counterfoil.server.answers import ErrorAnswer
 from counterfoil.server.problems import status_of
 from counterfoil.server.requests import Query

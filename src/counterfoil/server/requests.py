@@ -14,7 +14,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from counterfoil.domain.errors import BadRequest, Invalid, InvalidInput, PayloadTooLarge, UnsupportedMediaType
-from counterfoil.domain.flows import StepId
+from counterfoil.domain.flows.requests import StepId
 from counterfoil.domain.jsontext import JsonError, accept_json
 from counterfoil.domain.states import FlowStatus, WorkStatus
 from counterfoil.domain.time import wire_time

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from aiohttp import web
 
 from counterfoil.domain.errors import UnknownFlow
-from counterfoil.domain.events import EventType
-from counterfoil.engine.feed import Subscription
-from counterfoil.server.protocol import Protocol
+from counterfoil.domain.journal.events import EventType
+from counterfoil.engine.queries.feed import Subscription
+from counterfoil.server.fast_path.protocol import Protocol
 from counterfoil.server.requests import last_event_id
 from counterfoil.server.routes import EngineFacade
 

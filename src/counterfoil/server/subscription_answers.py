@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from counterfoil.domain.subscriptions import SubscriptionMatch
+from counterfoil.domain.subscriptions.definitions import SubscriptionMatch
 from counterfoil.server.answers import Document
 
 Secret = Annotated[

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
 
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.settings.model import PREFIX, Settings, describe_settings
 
 DEFAULT_CONFIG = Path("counterfoil.toml")

@@ -13,8 +13,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from counterfoil.domain.attributes import YEAR_MS
-from counterfoil.domain.steps import DAY_MS, WorkDefaults
+from counterfoil.domain.steps.attributes import YEAR_MS
+from counterfoil.domain.steps.definitions import DAY_MS, WorkDefaults
 from counterfoil.settings.values import (
     ApiKey,
     Names,

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from counterfoil.domain.events import Event
+from counterfoil.domain.journal.events import Event
 from counterfoil.domain.jsontext import dump_json, parse_json
+from counterfoil.store.kinds.rows import written
 from counterfoil.store.protocol import Row
-from counterfoil.store.rows import written
 
 MOST_EVENTS = 64
 """Events of one entry. Clients hold numbers that were made with it, and the queries know it: it never changes."""

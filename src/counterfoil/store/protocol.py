@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from counterfoil.store.commit import Backend
+from counterfoil.store.group_commit.commit import Backend
 
 Row = tuple[Any, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from counterfoil.domain.time import Clock
 from counterfoil.settings import Settings
-from counterfoil.store.doctor import Finding
+from counterfoil.store.doctor.rules import Finding
 from counterfoil.store.protocol import Store
 from counterfoil.store.sqlite.doctor import examine as examine_sqlite
 from counterfoil.store.sqlite.store import SqliteStore

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.time import Clock
 from counterfoil.settings.values import is_postgres_url
-from counterfoil.store.doctor import Finding
+from counterfoil.store.doctor.rules import Finding
 from counterfoil.store.protocol import Store
 from counterfoil.store.sqlite.doctor import examine
 from counterfoil.store.sqlite.store import SqliteStore

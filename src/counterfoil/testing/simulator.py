@@ -30,27 +30,27 @@ from typing import Any, Self
 
 import orjson
 
-from counterfoil.domain.receipts import Receipts
-from counterfoil.domain.replies import Delivery, Reply
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.domain.work.receipts import Receipts
+from counterfoil.domain.work.replies import Delivery, Reply
 from counterfoil.engine import Engine, EngineContext, Limits, Retention
 from counterfoil.engine.engine import MessageVerifier
-from counterfoil.engine.messages import MessageSigner
+from counterfoil.engine.subscriptions.messages import MessageSigner
+from counterfoil.engine.sweeps.approvals import ApprovalSweep
+from counterfoil.engine.sweeps.cancel_calls import CancelCallSweep
+from counterfoil.engine.sweeps.clocks import FlowClockSweep
+from counterfoil.engine.sweeps.deadlines import DeadlineSweep
+from counterfoil.engine.sweeps.deliveries import DeliverySweep
+from counterfoil.engine.sweeps.lease import LeaseSweep
+from counterfoil.engine.sweeps.orphans import OrphanSweep
+from counterfoil.engine.sweeps.requeue import RequeueSweep
+from counterfoil.engine.sweeps.retention import RetentionSweep
+from counterfoil.engine.sweeps.schedules import ScheduleSweep
+from counterfoil.engine.sweeps.sweep import Sweep
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.observability.metrics import Metrics
-from counterfoil.scheduler.approvals import ApprovalSweep
-from counterfoil.scheduler.cancel_calls import CancelCallSweep
-from counterfoil.scheduler.clocks import FlowClockSweep
-from counterfoil.scheduler.deadlines import DeadlineSweep
-from counterfoil.scheduler.deliveries import DeliverySweep
-from counterfoil.scheduler.lease import LeaseSweep
-from counterfoil.scheduler.orphans import OrphanSweep
-from counterfoil.scheduler.requeue import RequeueSweep
-from counterfoil.scheduler.retention import RetentionSweep
-from counterfoil.scheduler.schedules import ScheduleSweep
-from counterfoil.scheduler.sweep import Sweep
-from counterfoil.store.batch import Batch
-from counterfoil.store.doctor import Finding
+from counterfoil.store.doctor.rules import Finding
+from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.protocol import Store
 from counterfoil.testing.database import database_at
 

@@ -24,8 +24,8 @@ from aiohttp.abc import AbstractStreamWriter, ResolveResult
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from counterfoil.domain.replies import Delivery, Reply
 from counterfoil.domain.time import Clock
+from counterfoil.domain.work.replies import Delivery, Reply
 from counterfoil.transport.egress import EgressDenied, EgressPolicy, GuardedResolver, destination
 from counterfoil.transport.exhaustion import LocalLack, lack_of
 

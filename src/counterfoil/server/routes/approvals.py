@@ -16,7 +16,7 @@ from counterfoil.domain.errors import (
     UnknownApproval,
     UnsupportedMediaType,
 )
-from counterfoil.domain.gate_requests import Approve, Reject
+from counterfoil.domain.gate.requests import Approve, Reject
 from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import REVIEWERS, caller

@@ -20,7 +20,7 @@ from counterfoil.domain.errors import (
     UnreachableGoal,
     UnsupportedMediaType,
 )
-from counterfoil.domain.flows import FLOW_ID_PATTERN, StartFlow
+from counterfoil.domain.flows.requests import FLOW_ID_PATTERN, StartFlow
 from counterfoil.server import answers, sse
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import OPERATORS, named_caller

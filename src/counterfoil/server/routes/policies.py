@@ -15,8 +15,8 @@ from counterfoil.domain.errors import (
     UnknownWorkflow,
     UnsupportedMediaType,
 )
-from counterfoil.domain.policies import POLICY_ID_PATTERN, PolicyDefinition
-from counterfoil.domain.policy_trials import PolicyTrial
+from counterfoil.domain.policies.definitions import POLICY_ID_PATTERN, PolicyDefinition
+from counterfoil.domain.policies.trials import PolicyTrial
 from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import ADMINS, OPERATORS, caller

@@ -8,7 +8,7 @@ import re
 from aiohttp import web
 
 from counterfoil.domain.errors import InvalidStep, PayloadTooLarge, UnknownStep, UnsupportedMediaType
-from counterfoil.domain.steps import STEP_ID_PATTERN, StepDefinition
+from counterfoil.domain.steps.definitions import STEP_ID_PATTERN, StepDefinition
 from counterfoil.domain.urls import MASKED_FAULT
 from counterfoil.server.answers import StepDocument, StepPut, StepsPage, empty_response, json_response
 from counterfoil.server.auth import ADMINS

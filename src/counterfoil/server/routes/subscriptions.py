@@ -13,7 +13,7 @@ from counterfoil.domain.subscription_errors import (
     UnknownDelivery,
     UnknownSubscription,
 )
-from counterfoil.domain.subscriptions import SUBSCRIPTION_ID_PATTERN, SubscriptionDefinition
+from counterfoil.domain.subscriptions.definitions import SUBSCRIPTION_ID_PATTERN, SubscriptionDefinition
 from counterfoil.domain.urls import MASKED_FAULT, is_masked
 from counterfoil.server import subscription_answers as answers
 from counterfoil.server.answers import empty_response, json_response

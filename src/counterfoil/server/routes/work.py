@@ -15,7 +15,7 @@ from counterfoil.domain.errors import (
     UnsupportedMediaType,
     WorkNotFailed,
 )
-from counterfoil.domain.flows import RedriveRequest
+from counterfoil.domain.flows.requests import RedriveRequest
 from counterfoil.server.answers import WorkDetail, WorkPage, WorkRedriven, WorkRedrivenByFilter, json_response
 from counterfoil.server.auth import OPERATORS
 from counterfoil.server.requests import WorkFilters, read_model, read_optional_model, read_query

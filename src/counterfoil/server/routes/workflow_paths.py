@@ -7,8 +7,8 @@ import re
 from aiohttp import web
 
 from counterfoil.domain import errors
-from counterfoil.domain.flows import FLOW_ID_PATTERN
-from counterfoil.domain.steps import STEP_ID_PATTERN
+from counterfoil.domain.flows.requests import FLOW_ID_PATTERN
+from counterfoil.domain.steps.definitions import STEP_ID_PATTERN
 
 _WORKFLOW_ID = re.compile(FLOW_ID_PATTERN)
 _STEP_ID = re.compile(STEP_ID_PATTERN)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 
 from counterfoil.domain import errors
-from counterfoil.domain.gate_calls import GateCall
-from counterfoil.domain.gate_requests import Approve, CompleteStep, GateRequest, ProlongClaim, Reject
-from counterfoil.engine.approvals import Verdict
+from counterfoil.domain.gate.calls import GateCall
+from counterfoil.domain.gate.requests import Approve, CompleteStep, GateRequest, ProlongClaim, Reject
+from counterfoil.engine.approvals.commands import Verdict
 from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import OPERATORS, REVIEWERS, caller

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from aiohttp import web
 
 from counterfoil.domain import errors
-from counterfoil.domain.gate_requests import (
+from counterfoil.domain.gate.requests import (
     CreateWorkflow,
     EndWorkflow,
 )
-from counterfoil.engine.control import Ending
+from counterfoil.engine.policies.control import Ending
 from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import OPERATORS, caller

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.group_commit.commit import StoreFailure
 
 try:
     import asyncpg

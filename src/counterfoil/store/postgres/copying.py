@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.copying import Digest, Fingerprint, Source, Table, Watch
+from counterfoil.store.group_commit.commit import StoreFailure
+from counterfoil.store.maintenance.copying import Digest, Fingerprint, Source, Table, Watch
 from counterfoil.store.postgres.connection import AGAIN, FAULTS, Access, Connection, Gate, explain
 from counterfoil.store.postgres.migrations import migrate
 from counterfoil.store.postgres.statements import COORDINATION

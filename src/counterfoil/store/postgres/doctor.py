@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from counterfoil.domain.steps import WorkDefaults
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.doctor import Finding
-from counterfoil.store.examination import CHUNK, Examination, FlowRows, lost_events, wrong_version
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.store.doctor.examination import CHUNK, Examination, FlowRows, lost_events, wrong_version
+from counterfoil.store.doctor.rules import Finding
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Gate, explain
 from counterfoil.store.postgres.migrations import SCHEMA_VERSION, found_version
 from counterfoil.store.postgres.statements import COORDINATION, QUERIES

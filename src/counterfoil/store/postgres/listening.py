@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Gate, explain
 
 CHANNEL = "counterfoil"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.resources import files
 
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.statements import PACKAGE
 

@@ -839,7 +839,7 @@ ORDER BY found.seq;
 
 -- name: journal_after
 -- As far as it is seen now, with the oldest transaction that still runs and the one that begins next: by them
--- store/postgres/tail.py holds back what stands behind a number that may still appear. The end of the snapshot would
+-- store/postgres/journal_tail.py holds back what stands behind a number that may still appear. The end of the snapshot would
 -- not do for the latter: it comes behind the last transaction that has ended, and younger ones may run. age() counts
 -- back from the one that begins next; it knows the lower half of its number, the snapshot the upper.
 SELECT seq, flow_id, work_id, at, events,
@@ -992,7 +992,7 @@ SELECT j.flow_id, count(*) FROM journal AS j
 WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY j.flow_id LIMIT 100;
 
 -- Retention: finished flows go, wholly (prune_...) or without what they carried (empty_...). Whatever table or column
--- belongs to a flow or carries payload has its place here, and in store/pruning.py.
+-- belongs to a flow or carries payload has its place here, and in store/unit_of_work/pruning.py.
 
 -- name: walk_flows
 -- Flows in the order in which they were made; those that ended by the cutoff with the number of their work items.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from counterfoil.store.kinds.writing import Write
 from counterfoil.store.queries import load_queries
-from counterfoil.store.writing import Write
 
 PACKAGE = "counterfoil.store.postgres"
 QUERIES = load_queries(PACKAGE)

@@ -8,12 +8,12 @@ from typing import Any
 
 import structlog
 
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.time import Clock
-from counterfoil.store.batch import Batch
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.group_commit.batch import Batch
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.journal import MOST_EVENTS, READS, seen_entry, unpack_read
-from counterfoil.store.memory import Memory
 from counterfoil.store.postgres.connection import (
     FAULTS,
     PATIENCE_SECONDS,
@@ -25,17 +25,17 @@ from counterfoil.store.postgres.connection import (
     is_answer,
     is_usable,
 )
-from counterfoil.store.postgres.inhand import InHand
+from counterfoil.store.postgres.journal_tail import Tail
 from counterfoil.store.postgres.listening import Listener
+from counterfoil.store.postgres.local_locks import InHand
 from counterfoil.store.postgres.migrations import migrate
-from counterfoil.store.postgres.pulse import Pulse
 from counterfoil.store.postgres.statements import COORDINATION, first_of, page_of, with_parameters
-from counterfoil.store.postgres.tail import Tail
+from counterfoil.store.postgres.watchdog import Pulse
 from counterfoil.store.postgres.writer import Truce, Writer
 from counterfoil.store.protocol import LONG_BYTES, Page, Row, text_size
 
 STATEMENT_SECONDS = 30.0
-"""A query that takes longer than this is given up, though the server be there (see store/postgres/pulse.py)."""
+"""A query that takes longer than this is given up, though the server be there (see store/postgres/watchdog.py)."""
 
 SIGNING_MS = 120_000
 """How far ahead of its lease a node notes that it signs receipts: for that long, clocks of nodes may differ."""

@@ -21,13 +21,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from counterfoil.domain.events import EventType
-from counterfoil.domain.steps import WorkDefaults
-from counterfoil.store.batch import Batch
-from counterfoil.store.commit import GuardRefused, StoreFailure
-from counterfoil.store.loading import KEYS, LOADS, fill, need_more
-from counterfoil.store.memory import Memory
-from counterfoil.store.needs import Needs
+from counterfoil.domain.journal.events import EventType
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.group_commit.batch import Batch
+from counterfoil.store.group_commit.commit import GuardRefused, StoreFailure
+from counterfoil.store.kinds.loading import KEYS, LOADS, fill, need_more
+from counterfoil.store.kinds.writing import Row, writes_of
 from counterfoil.store.postgres.connection import AGAIN, FAULTS, LOCK_MS, Connection
 from counterfoil.store.postgres.statements import (
     COORDINATION,
@@ -37,11 +37,11 @@ from counterfoil.store.postgres.statements import (
     packed,
     with_parameters,
 )
-from counterfoil.store.writing import Row, writes_of
+from counterfoil.store.unit_of_work.read_set import Needs
 
 TRANSACTION_SECONDS = 10.0
 """A transaction that takes longer than this, or whose commit does, is given up, though the server be there: those whose
-commands are in it wait. A server that is lost is noticed before (store/postgres/pulse.py)."""
+commands are in it wait. A server that is lost is noticed before (store/postgres/watchdog.py)."""
 IDLE_MS = 3_000
 """How long a transaction may stand still before the server ends it: a node that was stopped in the middle of one must
 not keep the others waiting for its locks. Its batch is tried again when it goes on."""
@@ -81,7 +81,7 @@ def begin_statement(guard: int) -> str:
         "BEGIN ISOLATION LEVEL READ COMMITTED; "
         f"SET LOCAL lock_timeout = {LOCK_MS}; "
         f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_MS}; "
-        # The number of the transaction is drawn before any of the journal: store/postgres/tail.py counts on it.
+        # The number of the transaction is drawn before any of the journal: store/postgres/journal_tail.py counts on it.
         f"SELECT pg_advisory_xact_lock({guard}), pg_current_xact_id()"
     )
 

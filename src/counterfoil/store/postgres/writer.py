@@ -16,15 +16,15 @@ from dataclasses import dataclass
 import structlog
 from asyncpg import ReadOnlySQLTransactionError
 
-from counterfoil.domain.steps import WorkDefaults
-from counterfoil.store.batch import Batch
-from counterfoil.store.commit import CommitUnknown, GuardRefused, StoreFailure
-from counterfoil.store.memory import Memory
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.group_commit.batch import Batch
+from counterfoil.store.group_commit.commit import CommitUnknown, GuardRefused, StoreFailure
 from counterfoil.store.postgres.connection import FAULTS, Connection, explain, is_answer
-from counterfoil.store.postgres.pulse import Pulse
-from counterfoil.store.postgres.shortcut import decide_unlocked, write_decided
+from counterfoil.store.postgres.optimistic import decide_unlocked, write_decided
 from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.transaction import BeginAgain, LeaseLost, Mark, Unanswered, begin_statement, execute
+from counterfoil.store.postgres.watchdog import Pulse
 
 TRIES = 20
 """How often a batch is begun again because other nodes were in its way, before it is given up as unavailable."""
@@ -70,7 +70,7 @@ class Writer:
         self.connection: Connection | None = None
 
     async def execute(self, batch: Batch) -> None:
-        """See store/commit.py, Backend."""
+        """See store/group_commit/commit.py, Backend."""
         reconnected = False
         begun = time.monotonic()
         for number in range(TRIES):

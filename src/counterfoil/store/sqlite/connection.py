@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import aiosqlite
 
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.group_commit.commit import StoreFailure
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import orjson
 
-from counterfoil.domain.steps import WorkDefaults
-from counterfoil.store.commit import StoreFailure
-from counterfoil.store.doctor import Finding
-from counterfoil.store.examination import CHUNK, Examination, FlowRows, lost_events, wrong_version
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.store.doctor.examination import CHUNK, Examination, FlowRows, lost_events, wrong_version
+from counterfoil.store.doctor.rules import Finding
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.transaction import QUERIES
 

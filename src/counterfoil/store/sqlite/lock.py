@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.group_commit.commit import StoreFailure
 
 
 def take_lock(path: Path, advice: str) -> int:

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping
 from importlib.resources import files
 
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.group_commit.commit import StoreFailure
 
 
 def _script(name: str) -> str:

@@ -923,7 +923,7 @@ SELECT j.flow_id, count(*) FROM journal AS j
 WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY j.flow_id LIMIT 100;
 
 -- Retention: finished flows go, wholly (prune_...) or without what they carried (empty_...). Whatever table or column
--- belongs to a flow or carries payload has its place here, and in store/pruning.py.
+-- belongs to a flow or carries payload has its place here, and in store/unit_of_work/pruning.py.
 
 -- name: walk_flows
 -- Flows in the order in which they were made; those that ended by the cutoff with the number of their work items.

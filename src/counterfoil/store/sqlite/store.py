@@ -12,12 +12,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
 
-from counterfoil.domain.steps import WorkDefaults
+from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.time import Clock
-from counterfoil.store.batch import Batch
-from counterfoil.store.commit import StoreFailure
+from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.group_commit.batch import Batch
+from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.journal import READS, seen_entry, unpack_read
-from counterfoil.store.memory import Memory
 from counterfoil.store.protocol import Page, Row, text_size
 from counterfoil.store.sqlite.connection import Connection, open_reader, open_writer
 from counterfoil.store.sqlite.lock import take_lock

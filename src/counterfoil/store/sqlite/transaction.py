@@ -4,7 +4,7 @@ The writer's thread holds Python's lock only while it decides and binds paramete
 beside the event loop. What is durable when: ``execute`` returns after SQLite has flushed the write-ahead log
 (synchronous FULL). A guard that did not match (a row was not in the state that the decision saw) rolls back the whole
 batch: with one writer it can only be a bug or another program writing to the file, and neither may be papered over.
-Group commit then finds the command that it was (store/commit.py).
+Group commit then finds the command that it was (store/group_commit/commit.py).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 import orjson
 
-from counterfoil.domain.steps import WorkDefaults
-from counterfoil.store.batch import Batch
-from counterfoil.store.commit import GuardRefused
-from counterfoil.store.loading import KEYS, LOADS, fill, need_more
-from counterfoil.store.memory import Memory
-from counterfoil.store.needs import Needs
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.group_commit.batch import Batch
+from counterfoil.store.group_commit.commit import GuardRefused
+from counterfoil.store.kinds.loading import KEYS, LOADS, fill, need_more
+from counterfoil.store.kinds.writing import Write, writes_of
 from counterfoil.store.queries import load_queries
-from counterfoil.store.writing import Write, writes_of
+from counterfoil.store.unit_of_work.read_set import Needs
 
 QUERIES = load_queries("counterfoil.store.sqlite")
 MOST_ROWS = 64

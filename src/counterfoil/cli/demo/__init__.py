@@ -1,0 +1,1 @@
+"""``counterfoil demo``: an engine, misbehaving workers, and a summary."""

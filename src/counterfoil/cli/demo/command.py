@@ -1,0 +1,253 @@
+"""``counterfoil demo``: an engine, a worker with every bad habit, some dozens of flows, and the proof at the end.
+
+Everything goes over real HTTP: the engine calls the worker, the worker posts to the webhook, and what is shown
+comes from the engine's event stream and API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import socket
+import tempfile
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from counterfoil.cli.connection import DEFAULT_URL
+from counterfoil.cli.demo.scenarios import SCENARIOS, Scenario
+from counterfoil.cli.output import CommandFailed, failure
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from counterfoil.cli.demo.board import Board
+    from counterfoil.cli.demo.summary import Summary
+    from counterfoil.cli.demo.worker import DemoWorker
+    from counterfoil.client import Client
+    from counterfoil.settings import Settings
+
+START_SECONDS = 3.0
+LIMIT_SECONDS = 60.0
+PLAIN_WIDTH = 120
+
+T = TypeVar("T")
+
+
+@click.command(short_help="Watch an engine and a troublesome worker at work.")
+@click.option("--once", is_flag=True, help="End after the summary; exit code 1 if any flow did not end as it should.")
+@click.option("--flows", type=click.IntRange(1, 5000), default=40, show_default=True, help="How many flows to start.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port of the engine (default: 8080, or else a free one).")
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Keep the data here.")
+def demo(once: bool, flows: int, port: int | None, data: Path | None) -> None:
+    """Watch async steps being dispatched, failing, retried and completed, and duplicates being refused.
+
+    Starts an engine on SQLite and a worker with every bad habit, runs some dozens of flows through them, and shows
+    what was expected against what happened. Then it keeps serving until Ctrl-C.
+    """
+    from counterfoil.app import StartFailure, run
+    from counterfoil.client import ClientError
+    from counterfoil.observability.logging import configure_logging
+
+    with tempfile.TemporaryDirectory(prefix="counterfoil-demo-") as temporary:
+        settings = _settings(data or Path(temporary), port)
+        configure_logging(settings)
+        try:
+            code = run(_demo(settings, flows, once=once))
+        except ClientError as error:
+            raise failure(error) from None
+        except StartFailure as error:
+            raise CommandFailed(str(error)) from None
+    raise click.exceptions.Exit(code)
+
+
+def _settings(directory: Path, port: int | None) -> Settings:
+    from counterfoil.settings import Settings
+
+    chosen = port if port is not None else (8080 if _is_free(8080) else 0)
+    return Settings(host="127.0.0.1", port=chosen, data=directory, log_level="error", shutdown_grace_ms=2_000)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+async def _demo(settings: Settings, flows: int, *, once: bool) -> int:
+    from counterfoil.app import Counterfoil
+    from counterfoil.cli.demo.worker import DemoWorker
+    from counterfoil.client import Client
+
+    console = _console()
+    async with AsyncExitStack() as stack:
+        stop = stack.enter_context(_stop_signals())
+        node = await stack.enter_async_context(Counterfoil(settings))
+        worker = await stack.enter_async_context(DemoWorker())
+        client = await stack.enter_async_context(Client(node.url))
+        play = Play(client, worker, SCENARIOS, flows)
+        summary = await _unless(stop, play.run(console, settings))
+        if summary is None:
+            console.print("stopped before the end")
+            return 130
+        summary.show(console)
+        if not once:
+            _say_goodbye(console, node.url, play.flow_ids[0])
+            await stop.wait()
+            console.print("\nstopped")
+        return 0 if summary.good else 1
+
+
+@dataclass(slots=True)
+class Play:
+    """One run: starts the flows, follows them, and compares the end with what was expected."""
+
+    client: Client
+    worker: DemoWorker
+    scenarios: Sequence[Scenario]
+    flows: int
+    run_id: str = ""
+
+    def __post_init__(self) -> None:
+        self.run_id = secrets.token_hex(3)
+
+    @property
+    def flow_ids(self) -> list[str]:
+        return [f"demo-{self.run_id}-{number:02d}" for number in range(1, self.flows + 1)]
+
+    def scenario_of(self, number: int) -> Scenario:
+        return self.scenarios[(number - 1) % len(self.scenarios)]
+
+    async def run(self, console: Console, settings: Settings) -> Summary:
+        """Play it through; what the board shows comes from the event stream, the summary from the API."""
+        from counterfoil.cli.demo.board import Board
+
+        for scenario in self.scenarios:
+            await self.client.put_step(scenario.step_id, scenario.definition(self.worker.url))
+        board = Board(self.scenarios, self.flows)
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        display = asyncio.create_task(self._display(console, board, begin))
+        try:
+            await self._play(board)
+        finally:
+            display.cancel()
+            await asyncio.gather(display, return_exceptions=True)
+        return await self._sum_up(loop.time() - begin, settings)
+
+    async def _play(self, board: Board) -> None:
+        """Until every flow has ended, or for so long that the summary will show which have not."""
+        from counterfoil.client import ClientError
+
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LIMIT_SECONDS), asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._start())
+                    tasks.create_task(self._follow(board))
+        except* ClientError as errors:
+            raise errors.exceptions[0] from None
+        await self.worker.idle()
+
+    async def _start(self) -> None:
+        pause = min(0.1, START_SECONDS / self.flows)
+        for number, flow_id in enumerate(self.flow_ids, start=1):
+            scenario = self.scenario_of(number)
+            labels = {"demo": self.run_id}
+            await self.client.start_flow([scenario.step_id], {"number": number}, flow_id=flow_id, labels=labels)
+            await asyncio.sleep(pause)
+
+    async def _follow(self, board: Board) -> None:
+        ours = set(self.flow_ids)
+        async with aclosing(self.client.stream(after=0)) as events:
+            async for event in events:
+                if event["flow_id"] in ours:
+                    board.see(event)
+                if board.done:
+                    return
+
+    async def _display(self, console: Console, board: Board, begin: float) -> None:
+        """A live table on a terminal, a line every second anywhere else; until cancelled."""
+        from rich.live import Live
+
+        loop, refused = asyncio.get_running_loop(), self.worker.refused
+        if not console.is_terminal:
+            console.print(f"Counterfoil demo: engine at {self.client.base_url}, worker at {self.worker.url}")
+            while True:
+                await asyncio.sleep(1)
+                console.print(board.progress_line(loop.time() - begin, refused))
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            while True:
+                live.update(board.render(self.client.base_url, loop.time() - begin, refused), refresh=True)
+                await asyncio.sleep(0.1)
+
+    async def _sum_up(self, seconds: float, settings: Settings) -> Summary:
+        from counterfoil.app import run_doctor
+        from counterfoil.cli.demo.summary import Summary, Tally
+
+        tallies = {scenario.step_id: Tally(scenario) for scenario in self.scenarios}
+        for number, flow_id in enumerate(self.flow_ids, start=1):
+            tallies[self.scenario_of(number).step_id].add(await self.client.flow(flow_id), number)
+        findings = await asyncio.to_thread(run_doctor, settings)
+        return Summary(
+            list(tallies.values()),
+            seconds,
+            self.worker.refused,
+            self.worker.taken_twice.total(),
+            [f"{finding.invariant}: {finding.subject}: {finding.message}" for finding in findings],
+        )
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[asyncio.Event]:
+    """An event that SIGINT and SIGTERM set, so that everything is left in order."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        with suppress(NotImplementedError):  # not on every system: there, Ctrl-C interrupts as usual
+            loop.add_signal_handler(number, stop.set)
+    yield stop
+    for number in numbers:
+        with suppress(NotImplementedError):
+            loop.remove_signal_handler(number)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The work's result, or None when the stop came first."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if working.done():
+        return working.result()
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    return None
+
+
+def _say_goodbye(console: Console, url: str, flow_id: str) -> None:
+    body = '{"goals": ["flaky"], "init": {"number": 7}}'
+    address = "" if url == DEFAULT_URL else f" --url {url}"
+    console.print(f"\nstill serving at [cyan]{url}[/cyan], try these (Ctrl-C to stop):\n")
+    for line in (
+        f"curl -s {url}/api/v1/flows/{flow_id}",
+        f"curl -s {url}/api/v1/flows -H 'Content-Type: application/json' \\",
+        f"     -d '{body}'",
+        f"curl -sN {url}/api/v1/stream",
+        f"counterfoil flow list --limit 5{address}",
+    ):
+        console.print(f"  {line}", soft_wrap=True, markup=False)

@@ -1,0 +1,1 @@
+"""Approvals: people in front of a dispatch."""

@@ -1,0 +1,135 @@
+"""Approvals: one question to people about one attempt of one work item, with the arguments that they were shown.
+
+pending -> approved | rejected | expired | void. The item is ``held`` meanwhile. Whatever ends an item ends the question
+with it (domain/journal/events.py): no call site has to remember that. The API key says which person reviews, never a
+body.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from counterfoil.domain.errors import ApprovalExpired, NotPending, SameReviewer, SelfApproval
+from counterfoil.domain.flows.settle import settle
+from counterfoil.domain.flows.view import FlowView
+from counterfoil.domain.journal.events import Event, EventType
+from counterfoil.domain.policies.policy_set import Ruling
+from counterfoil.domain.records import GATED, Approval, Work
+from counterfoil.domain.states import ApprovalStatus
+from counterfoil.domain.time import rfc3339
+from counterfoil.domain.work.decisions import fail, work_event
+
+NOBODY = "local"
+"""Who asks and decides where no keys are set: there nobody can be told from anybody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What people are asked about: the next attempt of an item, and what it would be called with."""
+
+    digest: str
+    arguments: dict[str, Any]
+    requester: str | None
+
+
+def ask_people(view: FlowView, work: Work, question: Question, ruling: Ruling, now: int) -> str:
+    """Hold an item until people have decided; returns the approval's id."""
+    terms = ruling.terms
+    assert terms is not None, "only who requires an approval asks for one"
+    approval_id = f"apr_{view.new_id()}"
+    data = {
+        "approval_id": approval_id,
+        "digest": question.digest,
+        "expires_at": now + terms.expires_in_ms,
+        "approvals": terms.approvals,
+        "separate_requester": terms.separate_requester,
+        "severity": terms.severity,
+        "requester": question.requester,
+        "reason": _storable(ruling.reason),
+        "policies": [matched.document() for matched in ruling.matched],
+        "arguments": question.arguments,
+    }
+    event = work_event(work, EventType.APPROVAL_REQUESTED, now, data)
+    event.attempt = work.attempt + 1
+    view.record(event)
+    view.record(work_event(view.work(work.work_id), EventType.WORK_HELD, now, {"approval_id": approval_id}))
+    return approval_id
+
+
+def _storable(reason: str | None) -> str | None:
+    """The reason stands in a column of its own, and not every database can hold the character NUL in one."""
+    return None if reason is None else reason.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def approve(view: FlowView, approval: Approval, reviewer: str, comment: str | None, now: int) -> Approval:
+    """One more person agrees; with the last that is needed the item may go ahead, once."""
+    _refuse_if_decided(approval, now)
+    if approval.separate_requester and reviewer in (approval.requester or NOBODY, _starter(view, approval) or NOBODY):
+        raise SelfApproval(approval_id=approval.approval_id)
+    if any(review["by"] == reviewer for review in approval.reviews):
+        raise SameReviewer(approval_id=approval.approval_id, approvals_needed=approval.approvals)
+    enough = len(approval.reviews) + 1 >= approval.approvals
+    kind = EventType.APPROVAL_APPROVED if enough else EventType.APPROVAL_REVIEWED
+    view.record(_decided(view, approval, kind, now, _review(reviewer, "approved", comment, now)))
+    if enough:
+        work = view.work(approval.work_id)
+        due_at = None if work.version == GATED else now  # an agent asks again by itself
+        view.record(
+            work_event(work, EventType.WORK_CLEARED, now, {"approval_id": approval.approval_id, "due_at": due_at})
+        )
+    return view.approval(approval.approval_id)
+
+
+def reject(view: FlowView, approval: Approval, reviewer: str, reason: str | None, now: int) -> Approval:
+    """One person is enough to say no. It ends this step, other branches go on."""
+    _refuse_if_decided(approval, now)
+    view.record(_decided(view, approval, EventType.APPROVAL_REJECTED, now, _review(reviewer, "rejected", reason, now)))
+    told = f"rejected by {reviewer}" + (f": {reason}" if reason else "")
+    _block(view, approval, now, "APPROVAL_REJECTED", told)
+    return view.approval(approval.approval_id)
+
+
+def expire(view: FlowView, approval: Approval, now: int) -> bool:
+    """Nobody decided in time; False: somebody did, or there is time yet."""
+    if approval.status is not ApprovalStatus.PENDING or approval.expires_at > now:
+        return False
+    view.record(_decided(view, approval, EventType.APPROVAL_EXPIRED, now, None))
+    _block(view, approval, now, "APPROVAL_EXPIRED", f"nobody approved it before {rfc3339(approval.expires_at)}")
+    return True
+
+
+def _block(view: FlowView, approval: Approval, now: int, code: str, message: str) -> None:
+    view.record(fail(view.work(approval.work_id), now, code, message, "approval"))
+    settle(view, approval.flow_id, now)
+
+
+def _refuse_if_decided(approval: Approval, now: int) -> None:
+    late = approval.status is ApprovalStatus.PENDING and approval.expires_at <= now
+    details = {
+        "approval_id": approval.approval_id,
+        "status": ApprovalStatus.EXPIRED if late else approval.status,
+        "expires_at": rfc3339(approval.expires_at),
+    }
+    if late or approval.status is ApprovalStatus.EXPIRED:
+        raise ApprovalExpired(**details)
+    if approval.status is not ApprovalStatus.PENDING:
+        raise NotPending(f"this approval is {approval.status} already", **details)
+
+
+def _starter(view: FlowView, approval: Approval) -> str | None:
+    """Whose key started the flow, or the one around it: an inner flow inherits it."""
+    started_by: str | None = view.inputs(approval.flow_id).options.get("started_by")
+    return started_by
+
+
+def _review(by: str, verdict: str, comment: str | None, now: int) -> dict[str, Any]:
+    return {"by": by, "verdict": verdict, "comment": comment, "at": rfc3339(now)}
+
+
+def _decided(view: FlowView, approval: Approval, kind: EventType, now: int, review: dict[str, Any] | None) -> Event:
+    work = view.work(approval.work_id)
+    data: dict[str, Any] = {"approval_id": approval.approval_id, "gated": work.version == GATED}
+    if review is not None:
+        data["review"] = review
+    return work_event(work, kind, now, data)

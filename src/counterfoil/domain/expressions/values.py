@@ -1,0 +1,136 @@
+"""Evaluating a checked CEL expression: whatever it is given, it ends, with true, false or ExpressionFailed.
+
+The library alone does not promise that: values nested too deeply end the process, text after a NUL character is
+dropped silently, and its budget of 10,000 iterations does not count what one iteration costs. So values are looked
+over before they are handed on, and the work that an expression could do with them is estimated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from counterfoil.domain.expressions.cel import Tree
+from counterfoil.domain.expressions.types import Compiled, encodable
+
+if TYPE_CHECKING:
+    from cel_expr_python import cel
+
+MAX_DEPTH = 100
+MAX_WORK = 50_000_000
+"""Elements looked at: one or two seconds at the very worst, if somebody wants it so."""
+
+_MAX_ITERATIONS = 10_000  # the library's own budget
+_CHARACTERS_PER_ELEMENT = 8
+
+
+class ExpressionFailed(ValueError):
+    """An expression has no answer for these values. The message never contains one of them."""
+
+
+class Extent(NamedTuple):
+    """How much there is to look at."""
+
+    longest: int
+    """Elements of the longest list or map."""
+    weight: int
+
+
+def answer(compiled: Compiled, text: str, activation: cel.Activation) -> bool:
+    """Whether the expression holds; the values must have been looked over, and the work bounded."""
+    try:
+        value = compiled.expression.eval(activation)
+        kind, result = value.type().name(), value.value()
+    except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise ExpressionFailed(_explain(str(error), text)) from None
+    if kind == "ERROR":
+        raise ExpressionFailed(_explain(str(result), text))
+    if not isinstance(result, bool):
+        raise ExpressionFailed(f"gave a value of type {kind.lower()}, not true or false")
+    return result
+
+
+def bound_work(tree: Tree, extents: Iterable[Extent]) -> None:
+    """Refuse what the expression could do with values of these extents, if that is too much."""
+    longest, weight = 0, 0
+    for extent in extents:
+        longest = max(longest, extent.longest)
+        weight += extent.weight
+    iterations = min(_MAX_ITERATIONS, tree.macros * max(longest, tree.literals) ** tree.nesting)
+    size = weight + tree.literals
+    if size * (1 + tree.work_once + iterations * tree.work_repeated) > MAX_WORK:
+        raise ExpressionFailed("the inputs are too large for what is done with them")
+
+
+def look_over(data: Any) -> Extent:
+    """How much a value is; refuse what the library would crash on or misread."""
+    elements = weight = longest = 0
+    level: list[Any] = [data]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            elements += 1
+            if isinstance(value, str):
+                weight += len(value) // _CHARACTERS_PER_ELEMENT
+                _look_over_text(value)
+            elif isinstance(value, dict):
+                longest = max(longest, len(value))
+                below.extend(value)
+                below.extend(value.values())
+                if not all(isinstance(key, str) for key in value):
+                    raise ExpressionFailed("an object has a key that is no text")
+            elif isinstance(value, list):
+                longest = max(longest, len(value))
+                below.extend(value)
+            elif isinstance(value, int):
+                if not -(2**63) <= value < 2**64:
+                    raise ExpressionFailed("a whole number has more than 64 bits: give it as text")
+            elif value is not None and not isinstance(value, float):
+                raise ExpressionFailed(f"a value is no JSON: {type(value).__name__}")
+        if elements + len(below) > MAX_WORK:
+            raise ExpressionFailed("the inputs are too large")
+        if not below:
+            return Extent(longest, elements + weight)
+        level = below
+    raise ExpressionFailed(f"the inputs are nested too deeply: {MAX_DEPTH} levels are allowed")
+
+
+def _look_over_text(value: str) -> None:
+    # The library takes text up to its first NUL: "admin\0x" would be "admin".
+    if "\0" in value:
+        raise ExpressionFailed("a text has a NUL character")
+    if not encodable(value):
+        raise ExpressionFailed("a text has half a character (a surrogate)")
+
+
+_REASONS = (
+    ("Iteration budget", f"it looks at more than {_MAX_ITERATIONS} elements"),
+    ("divide by zero", "it divides by zero"),
+    ("modulus by zero", "it divides by zero"),
+    ("overflow", "a number or time is out of range"),
+    ("out of range", "a number or time is out of range"),
+    ("out of int64 range", "a number or time is out of range"),
+    ("Index error", "a list has no element at the given place"),
+    ("regular expression", "a regular expression is not valid, or too large"),
+    ("imezone", "a time zone is unknown"),
+    ("imestamp", "a text is no timestamp such as 2026-01-31T12:00:00Z"),
+    ("uration", "a text is no duration such as 90s"),
+    ("convert", "a value cannot be converted"),
+    ("conversion", "a value cannot be converted"),
+)
+_TYPES = r"\([\w, .<>]*\)"
+_NO_OVERLOAD = re.compile(rf"No matching overloads found : ((?:{_TYPES}\.)?[\w<>=!+*/%@?:&|\[\]-]+{_TYPES})")
+_NO_KEY = re.compile(r'Key not found in map : "?(.*?)"?$', re.DOTALL)
+
+
+def _explain(message: str, text: str) -> str:
+    """The library's message in our words: its own may contain values, and those may be secrets."""
+    overload = _NO_OVERLOAD.search(message)
+    if overload:
+        return f"a value is not of the type that is needed: {overload[1]}"
+    missing = _NO_KEY.search(message)
+    if missing:  # a key that is part of the text is no secret
+        named = missing[1] and missing[1] in text
+        return f"there is no value {missing[1]}" if named else "there is no value with that key"
+    return next((reason for part, reason in _REASONS if part in message), "it cannot be evaluated with these inputs")

@@ -1,0 +1,1 @@
+"""Flows: start, plan, settle, run steps, fan out, end, compensate and redrive."""

@@ -1,0 +1,86 @@
+"""Launching a flow: planned, checked and recorded. Its steps are begun by ``settle``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from counterfoil.domain.errors import InvalidInput
+from counterfoil.domain.flows.fan_out import FanOutError, count_items
+from counterfoil.domain.flows.planning import Plan, make_plan
+from counterfoil.domain.flows.requests import arguments_for, invalid_inputs
+from counterfoil.domain.flows.view import FlowView
+from counterfoil.domain.journal.events import Event, EventType
+from counterfoil.domain.records import FlowInputs
+from counterfoil.domain.steps.checks import Findings, Inspection
+from counterfoil.domain.steps.register import Register
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A flow that is to be."""
+
+    flow_id: str
+    goals: list[str]
+    init: dict[str, Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    parent: dict[str, Any] | None = None
+
+
+def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
+    """Record the flow with all its steps, none of them begun; raises, and records nothing, if it cannot be planned."""
+    plan = plan_launch(view, wanted.goals, wanted.init)
+    data: dict[str, Any] = {
+        "goals": plan.goals,
+        "plan": plan.plan_id,
+        "steps": plan.versions,
+        "init": wanted.init,
+        "metadata": wanted.metadata,
+        "labels": wanted.labels,
+    }
+    if wanted.options:
+        data["options"] = wanted.options
+        if "deadline_ms" in wanted.options:
+            data["deadline_at"] = now + wanted.options["deadline_ms"]
+    if wanted.parent is not None:
+        data["parent"] = wanted.parent
+    view.record(Event(EventType.FLOW_STARTED, now, wanted.flow_id, data=data))
+    inputs = FlowInputs(wanted.flow_id, plan.goals, wanted.init, wanted.metadata, wanted.labels, wanted.options)
+    view.start_with(inputs, plan)
+    return plan
+
+
+def plan_launch(view: FlowView, goals: list[str], init: dict[str, Any]) -> Plan:
+    """The plan of a flow with these goals and values; raises what a start with them is refused with."""
+    register = view.register()
+    plan = make_plan(register, goals, init)
+    check_inputs(register, plan, init, view.rules.max_fan_out, view.findings)
+    return plan
+
+
+def check_inputs(register: Register, plan: Plan, init: dict[str, Any], most_items: int, findings: Findings) -> None:
+    """Refuse values that a planned step does not take, as far as it takes them from the start."""
+    inspection = Inspection(findings)
+    wrong = list(_wrong_inputs(register, plan, init, most_items, inspection))
+    inspection.close()
+    if wrong:
+        raise InvalidInput("a value is not what a step takes", errors=wrong)
+
+
+def _wrong_inputs(
+    register: Register, plan: Plan, init: dict[str, Any], most_items: int, inspection: Inspection
+) -> Iterable[dict[str, str]]:
+    for step_id in plan.steps:
+        definition = register.steps[step_id].definition
+        problems = invalid_inputs(definition, init, inspection)
+        for name, problem in problems:
+            yield {"place": f"init.{name}", "message": f"{problem}, for step {step_id}"}
+        if problems or not definition.fans_out or step_id in plan.requires or step_id in plan.options:
+            continue
+        try:
+            count_items(definition, arguments_for(definition, init), most_items)
+        except FanOutError as error:
+            yield {"place": f"init.{definition.fanned_out[0]}", "message": f"{error}, for step {step_id}"}

@@ -1,0 +1,281 @@
+"""Running a step of a flow: from the values that are there to its work items, and from their outcomes to its own.
+
+Whatever a step turns out to be, ended by its predicate, failed by its inputs, complete with nothing to do, it goes
+through its states in the journal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from counterfoil.domain.effects.keys import idempotency_key
+from counterfoil.domain.errors import CounterfoilError
+from counterfoil.domain.expressions.predicates import PredicateFailed
+from counterfoil.domain.flows.fan_out import FanOutError, fanned_out, gathered
+from counterfoil.domain.flows.launch import Launch, launch
+from counterfoil.domain.flows.requests import arguments_for, declared_outputs, invalid_inputs
+from counterfoil.domain.flows.reviving import revive
+from counterfoil.domain.flows.view import FlowView
+from counterfoil.domain.journal.events import Event, EventType, step_event
+from counterfoil.domain.records import StepRun, StepVersion, Work
+from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.steps.checks import Findings, Inspection
+from counterfoil.domain.steps.definitions import DEEPEST_FLOW
+from counterfoil.domain.work.decisions import cancel, fail, work_event
+
+
+def start_step(view: FlowView, step: StepRun, now: int) -> list[str]:
+    """Begin a step whose inputs are there: it is active then, or has ended. Returns the flows that began inside it."""
+    version = view.version(step.version)
+    definition = version.definition
+    values, from_init = _values(view, step)
+    try:
+        arguments = arguments_for(definition, values)
+        if not from_init:
+            _refuse_invalid(version, values, view.findings)
+        items = fanned_out(definition, arguments, view.rules.max_fan_out) if definition.fans_out else [arguments]
+        wanted = [version.predicate is None or version.predicate.holds(item) for item in items]
+    except _CannotStart as refusal:
+        _fail_at_start(view, step, now, refusal.code, str(refusal))
+        return []
+    except FanOutError as error:
+        _fail_at_start(view, step, now, "INVALID_INPUT", str(error))
+        return []
+    except PredicateFailed as error:
+        _fail_at_start(view, step, now, "PREDICATE_FAILED", f"the predicate cannot be evaluated: {error}")
+        return []
+    if not definition.fans_out and not wanted[0]:
+        view.record(step_event(step, EventType.STEP_SKIPPED, now, {"reason": "its predicate is false"}))
+        return []
+    own = None if from_init and not definition.fans_out else items
+    return _start_items(view, step, version, _Items(items, wanted, own), now)
+
+
+class _CannotStart(ValueError):
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class _Items:
+    """What the items of a step are made from."""
+
+    def __init__(self, arguments: list[dict[str, Any]], wanted: list[bool], own: list[dict[str, Any]] | None) -> None:
+        self.arguments = arguments
+        self.wanted = wanted
+        """Whether the predicate holds for each."""
+        self.own = own
+        """The same arguments, if the items must carry them; None: they follow from the start of the flow."""
+
+
+def _values(view: FlowView, step: StepRun) -> tuple[dict[str, Any], bool]:
+    """All values that the step may take, and whether they all come from the start of the flow."""
+    flow = view.flow(step.flow_id)
+    plan = view.plan_of(flow)
+    init = view.inputs(step.flow_id).init
+    bringers = dict(plan.requires.get(step.step_id, {}))
+    for name, option in plan.options.get(step.step_id, {}).items():
+        bringers[name] = option["of"]
+    if not bringers:
+        return init, True
+    values = dict(init)
+    view.want_steps(step.flow_id, (source for sources in bringers.values() for source in sources))
+    for name, sources in bringers.items():
+        for source in sources:
+            if view.step_run(step.flow_id, source).status is not StepStatus.COMPLETED:
+                continue
+            outputs = view.outputs(step.flow_id, source)
+            if name in outputs:
+                values[name] = outputs[name]
+                break
+    return values, False
+
+
+def _refuse_invalid(version: StepVersion, values: dict[str, Any], findings: Findings) -> None:
+    """What came from the start was checked there; what another step gave was only checked against that one."""
+    inspection = Inspection(findings)
+    wrong = invalid_inputs(version.definition, values, inspection)
+    inspection.close()
+    for name, problem in wrong:
+        raise _CannotStart("INVALID_INPUT", f"{name} {problem}")
+
+
+def _fail_at_start(view: FlowView, step: StepRun, now: int, code: str, message: str) -> None:
+    error = {"code": code, "message": message, "step_id": step.step_id}
+    view.record(step_event(step, EventType.STEP_STARTED, now, {"items": 0}))
+    view.record(step_event(step, EventType.STEP_FAILED, now, {"error": error}))
+
+
+def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _Items, now: int) -> list[str]:
+    before, undone = _earlier_items(view, step) if step.redrives else ({}, Counter())
+    kept = {item for item, work in before.items() if _stays(work, items)}
+    numbers = [item for item in range(len(items.arguments)) if item not in kept]
+    limit = version.definition.fan_out.parallelism if version.definition.fans_out else None
+    runnable = [item for item in numbers if items.wanted[item]]
+    released = set(numbers if limit is None else runnable[:limit])
+    data: dict[str, Any] = {"items": len(items.arguments), "open": len(numbers)}
+    if len(released) < len(runnable):
+        data |= {"released": max(released, default=-1), "waiting": len(runnable) - len(released)}
+    view.record(step_event(step, EventType.STEP_STARTED, now, data))
+    children: list[str] = []
+    for item in numbers:
+        earlier = before.get(item)
+        work = _create(view, step, version, items, item, earlier, now, waits=item not in released, undone=undone[item])
+        if not items.wanted[item]:
+            view.record(cancel(work, now, "its predicate is false"))
+        elif item in released:
+            children += send(view, work, version, now)
+    return children
+
+
+def _earlier_items(view: FlowView, step: StepRun) -> tuple[dict[int, Work], Counter[int]]:
+    """The last item in each place that was not undone, and how often something was undone there."""
+    work_of_step = view.work_of_step(step.flow_id, step.step_id)
+    undone = undone_work(work_of_step)
+    times = Counter(work.item for work in work_of_step if work.work_id in undone)
+    return latest_items(work_of_step), times
+
+
+def _stays(work: Work, items: _Items) -> bool:
+    """Whether an item that succeeded before a redrive is what is wanted now: of a list that was made anew it is not."""
+    if work.status is not WorkStatus.SUCCEEDED or work.item >= len(items.arguments):
+        return False
+    return items.own is None or work.arguments == items.own[work.item]
+
+
+def _create(
+    view: FlowView,
+    step: StepRun,
+    version: StepVersion,
+    items: _Items,
+    item: int,
+    earlier: Work | None,
+    now: int,
+    *,
+    waits: bool,
+    undone: int,
+) -> Work:
+    definition, arguments = version.definition, items.arguments[item]
+    data: dict[str, Any] = {
+        "item": item,
+        "version": version.version,
+        "lane": version.lane,
+        "idempotency_key": idempotency_key(step.flow_id, item, step.step_id, definition, arguments, undone=undone),
+    }
+    if items.own is not None:
+        data["arguments"] = items.own[item]
+    if waits:
+        data["waits"] = True
+    if earlier is not None:
+        data["redrive_of"] = earlier.work_id
+    work_id = view.new_id()
+    view.record(Event(EventType.WORK_CREATED, now, step.flow_id, step.step_id, work_id, 0, data))
+    return view.work(work_id)
+
+
+def send(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str]:
+    """Let a new item begin: by a dispatch if there is room, or as a flow of its own, which is then returned."""
+    if version.definition.kind == "flow" and work.undoes is None:
+        return _delegate(view, work, version, now)
+    view.dispatch_at_once(work, version, now)
+    return []
+
+
+def _delegate(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str]:
+    """The item is a flow from now on: a new one, or the one that an earlier item was, which goes on then."""
+    depth = 1 + (view.flow(work.flow_id).parent or {"depth": 0})["depth"]
+    parent = {"flow_id": work.flow_id, "step_id": work.step_id, "work_id": work.work_id, "depth": depth}
+    earlier = _child_to_revive(view, work)
+    if earlier is not None:
+        view.record(work_event(work, EventType.WORK_DELEGATED, now, {"child_flow_id": earlier}))
+        revive(view, earlier, now, parent)
+        return [earlier]
+    view.record(work_event(work, EventType.WORK_DELEGATED, now, {"child_flow_id": work.work_id}))
+    work = view.work(work.work_id)
+    if depth > DEEPEST_FLOW:
+        message = f"flows lie in each other more than {DEEPEST_FLOW} deep"
+        view.record(fail(work, now, "FLOW_TOO_DEEP", message, "flow"))
+        return []
+    try:
+        launch(view, _child(view, work, version, parent), now)
+    except CounterfoilError as refusal:
+        view.record(fail(work, now, refusal.code, f"the flow inside cannot start: {refusal.message}", "flow"))
+        return []
+    return [work.work_id]
+
+
+def _child_to_revive(view: FlowView, work: Work) -> str | None:
+    """The flow that an earlier item in its place was, unless it never began, or completed with the wrong outputs."""
+    if work.redrive_of is None:
+        return None
+    child_id = view.work(work.redrive_of).child_flow_id
+    child = None if child_id is None else view.find_flow(child_id)
+    return child_id if child is not None and child.status in (FlowStatus.FAILED, FlowStatus.CANCELLED) else None
+
+
+def _child(view: FlowView, work: Work, version: StepVersion, parent: dict[str, Any]) -> Launch:
+    """A flow is named after the first work item that it is."""
+    definition, inputs = version.definition, view.inputs(work.flow_id)
+    assert definition.flow is not None
+    arguments = work.arguments if work.arguments is not None else arguments_for(definition, inputs.init)
+    return Launch(
+        flow_id=work.work_id,
+        goals=list(definition.flow.goals),
+        init={name: arguments[source] for name, source in definition.flow.inputs.items()},
+        metadata=inputs.metadata,
+        labels=inputs.labels,
+        options={key: value for key, value in inputs.options.items() if key in ("compensate", "started_by")},
+        parent=parent,
+    )
+
+
+def release_items(view: FlowView, step: StepRun, version: StepVersion, now: int) -> list[str]:
+    """Let as many waiting items go as there is room for; returns the flows that began so."""
+    limit = version.definition.fan_out.parallelism
+    assert limit is not None
+    room = min(limit - (step.open_items - step.waiting_items), step.waiting_items)
+    children: list[str] = []
+    if room <= 0:
+        return children
+    for _, work in zip(range(room), view.waiting_items(step), strict=False):
+        view.record(work_event(work, EventType.WORK_RELEASED, now, {"item": work.item}))
+        children += send(view, view.work(work.work_id), version, now)
+    return children
+
+
+def outputs_of(view: FlowView, step: StepRun, version: StepVersion, last: Work | None) -> dict[str, Any]:
+    """What a step whose items have all ended gives: lists in the order of its input if it fans out.
+
+    ``last``: the item that ended last, if one has ended now. A step that does not fan out has but one; if none has
+    ended, that was kept over a redrive.
+    """
+    definition = version.definition
+    if not definition.fans_out:
+        if last is not None:
+            return declared_outputs(definition, (last.result or {}).get("outputs") or {})
+        kept = dict(_outcomes(1, view.work_of_step(step.flow_id, step.step_id)))  # over a redrive
+        return declared_outputs(definition, kept.get(0, {}))
+    if not definition.outputs or not step.items:
+        return gathered(definition, step.items, ())
+    return dict(gathered(definition, step.items, _outcomes(step.items, view.work_of_step(step.flow_id, step.step_id))))
+
+
+def _outcomes(count: int, items: Iterable[Work]) -> Iterator[tuple[int, Any]]:
+    """Item and outputs of what succeeded. The last in each place tells: a redrive may have made fewer, and others."""
+    for item, work in latest_items(items).items():
+        if item < count and work.status is WorkStatus.SUCCEEDED:
+            yield item, (work.result or {}).get("outputs") or {}
+
+
+def latest_items(work_of_step: Iterable[Work]) -> dict[int, Work]:
+    """The last item in each place that was not undone."""
+    items = list(work_of_step)
+    undone = undone_work(items)
+    return {work.item: work for work in items if work.undoes is None and work.work_id not in undone}
+
+
+def undone_work(work_of_step: Iterable[Work]) -> set[str]:
+    """The items whose effect was taken back. An undoing that failed took nothing back."""
+    return {work.undoes for work in work_of_step if work.undoes is not None and work.status is WorkStatus.SUCCEEDED}

@@ -1,0 +1,1 @@
+"""The gate for agents: calls, claims, completion, workflows and retry_context."""

@@ -1,0 +1,39 @@
+"""A call of the gate, and the workflow that it is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from counterfoil.domain.errors import UnknownWorkflow
+from counterfoil.domain.flows.view import FlowView
+from counterfoil.domain.gate.requests import GateRequest
+from counterfoil.domain.records import COOPERATIVE, Flow
+from counterfoil.domain.states import FlowStatus
+
+WORKFLOW_STATUS = {
+    FlowStatus.ACTIVE: "in_progress",
+    FlowStatus.COMPLETED: "completed",
+    FlowStatus.FAILED: "failed",
+    FlowStatus.CANCELLED: "aborted",
+}
+"""The states of a flow, as its agent calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateCall:
+    """One call of the gate."""
+
+    flow_id: str
+    step_id: str
+    request: GateRequest
+    caller: str
+    """Whose key it is."""
+    include_prior_output: bool = False
+
+
+def workflow(view: FlowView, flow_id: str) -> Flow:
+    """The flow of a workflow; a flow that the engine drives is none."""
+    flow = view.find_flow(flow_id)
+    if flow is None or flow.plan != COOPERATIVE:
+        raise UnknownWorkflow
+    return flow

@@ -1,0 +1,1 @@
+"""The journal: events, and how they change records."""

@@ -1,0 +1,1 @@
+"""Policies: rules in front of a dispatch."""

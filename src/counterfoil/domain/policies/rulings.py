@@ -1,0 +1,40 @@
+"""What else has a say beside the policies: the step's own control, and people who were asked before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from counterfoil.domain.policies.policy_set import Ruling, Terms, strictest
+from counterfoil.domain.records import Approval
+from counterfoil.domain.states import ApprovalStatus, Decision
+from counterfoil.domain.steps.definitions import StepApproval
+
+
+def with_control(ruling: Ruling, control: StepApproval) -> Ruling:
+    """The step wants an approval, whatever the policies allow."""
+    if ruling.decision is Decision.BLOCK:
+        return ruling
+    own = Terms(control.approvals, control.expires_in_ms, control.separate_requester, control.severity)
+    terms = own if ruling.terms is None else strictest([own, ruling.terms])
+    reason = ruling.reason or control.reason or "the step wants an approval"
+    return replace(ruling, decision=Decision.REQUIRE_APPROVAL, reason=reason, terms=terms)
+
+
+def after_people(ruling: Ruling, approval: Approval, *, unused: bool) -> Ruling:
+    """What the policies say, asked again about the same, counts together with what people said, or did not say.
+
+    Who agreed has agreed to one attempt: that is allowed, if it was not made yet (``unused``), unless a policy blocks
+    it. If nobody answered in time, the answer is not less than to wait for people.
+    """
+    if approval.status is ApprovalStatus.APPROVED and unused and ruling.decision is Decision.REQUIRE_APPROVAL:
+        return replace(ruling, decision=Decision.ALLOW, terms=None)
+    if approval.status is not ApprovalStatus.EXPIRED or ruling.decision is not Decision.ALLOW:
+        return ruling
+    terms = Terms(
+        approvals=approval.approvals,
+        expires_in_ms=approval.expires_at - approval.requested_at,
+        separate_requester=approval.separate_requester,
+        severity=approval.severity,
+    )
+    reason = approval.reason or "an earlier approval of the same step expired"
+    return replace(ruling, decision=Decision.REQUIRE_APPROVAL, reason=reason, terms=terms)

@@ -1,0 +1,1 @@
+"""Steps: definitions, attributes, values and the register."""

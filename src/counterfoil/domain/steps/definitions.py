@@ -1,0 +1,312 @@
+"""Step definitions: what a step is, as registered over the wire, and every rule that it must keep."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
+from pydantic.functional_validators import AfterValidator
+
+from counterfoil.domain.approvals.terms import ApprovalTerms
+from counterfoil.domain.expressions.predicates import Predicate
+from counterfoil.domain.steps.attributes import YEAR_MS, Attribute, Definition
+from counterfoil.domain.urls import is_masked
+
+STEP_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+DEEPEST_FLOW = 16
+"""How deep flows may lie in each other."""
+
+_WINDOW = re.compile(r"forever|[1-9][0-9]{0,5}[smhd]")
+
+
+def _http_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http:// or https:// URL with a host")
+    if not value.isascii() or any(character <= " " or character == "\x7f" for character in value):
+        raise ValueError("must hold no spaces, control or non-ASCII characters")
+    _ = parts.port  # raises ValueError for a port that is no port
+    return value
+
+
+def _window(value: str) -> str:
+    if not _WINDOW.fullmatch(value):
+        raise ValueError("must be a number with s, m, h or d, such as 24h, or forever")
+    return value
+
+
+def _not_yet(value: Any) -> Any:
+    if value is not None:
+        raise ValueError("is not supported by this version: leave it out or give null")
+    return value
+
+
+STEP_URLS = ("endpoint", "cancel_url", "status_url")
+"""What a step, and what undoes it, may be called at. Passwords in them are not shown (see ``urls``)."""
+HttpUrl = Annotated[str, Field(max_length=2048), AfterValidator(_http_url)]
+NotYet = Annotated[None, BeforeValidator(_not_yet)]
+"""A field of the contract whose feature does not exist yet: refused rather than ignored."""
+
+Milliseconds = Annotated[StrictInt, Field(ge=0, le=YEAR_MS)]
+PositiveMilliseconds = Annotated[StrictInt, Field(ge=1, le=YEAR_MS)]
+AttributeName = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class RateLimit(Definition):
+    """At most ``count`` dispatches of a step in any window of ``per_ms``, over all flows and nodes."""
+
+    count: Annotated[StrictInt, Field(ge=1, le=10_000)]
+    per_ms: Annotated[StrictInt, Field(ge=1, le=DAY_MS)]
+
+
+class WorkDefaults(Definition):
+    """How often, how long and how many at once: complete, as the engine's settings have it."""
+
+    max_retries: Annotated[StrictInt, Field(ge=-1, le=1_000_000)] = 5
+    backoff_type: Literal["fixed", "linear", "exponential"] = "exponential"
+    init_backoff_ms: Milliseconds = 1_000
+    max_backoff_ms: Milliseconds = 60_000
+    jitter: StrictBool = True
+    ack_timeout_ms: PositiveMilliseconds = 30_000
+    deadline_ms: PositiveMilliseconds = HOUR_MS
+    heartbeat_timeout_ms: PositiveMilliseconds | None = None
+    parallelism: Annotated[StrictInt, Field(ge=1)] | None = None
+    rate_limit: RateLimit | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a limit counts over all flows: who wants to send must look at what others have sent."""
+        return self.parallelism is not None or self.rate_limit is not None
+
+    @property
+    def max_attempts(self) -> int | None:
+        """How many dispatches in all; None: as many as it takes."""
+        return None if self.max_retries < 0 else self.max_retries + 1
+
+
+_CAN_BE_OFF = ("heartbeat_timeout_ms", "parallelism", "rate_limit")
+
+
+class WorkConfig(Definition):
+    """The same, as a step gives it: what is absent (or null, where null means nothing) is inherited."""
+
+    max_retries: Annotated[StrictInt, Field(ge=-1, le=1_000_000)] | None = None
+    backoff_type: Literal["fixed", "linear", "exponential"] | None = None
+    init_backoff_ms: Milliseconds | None = None
+    max_backoff_ms: Milliseconds | None = None
+    jitter: StrictBool | None = None
+    ack_timeout_ms: PositiveMilliseconds | None = None
+    deadline_ms: PositiveMilliseconds | None = None
+    heartbeat_timeout_ms: PositiveMilliseconds | None = None
+    parallelism: Annotated[StrictInt, Field(ge=1)] | None = None
+    rate_limit: RateLimit | None = None
+
+    def resolve(self, defaults: WorkDefaults) -> WorkDefaults:
+        """Inherit field by field; an explicit null switches off what can be off."""
+        own = {
+            name: getattr(self, name)
+            for name in self.model_fields_set
+            if getattr(self, name) is not None or name in _CAN_BE_OFF
+        }
+        return defaults.model_copy(update=own)
+
+
+class KeyRule(Definition):
+    """Which arguments make up the idempotency key: those kept, or all but those stripped."""
+
+    keep: list[str] | None = None
+    strip: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _one_or_the_other(self) -> Self:
+        if self.keep is not None and self.strip:
+            raise ValueError("give keep or strip, not both")
+        return self
+
+
+class Effect(Definition):
+    """What may happen when the outcome of an attempt is unknown."""
+
+    policy: Literal["pure", "idempotent"] = "idempotent"
+    key: KeyRule = KeyRule()
+    scope: Literal["flow"] = "flow"
+    window: Annotated[str, AfterValidator(_window)] | None = None
+
+
+class StepApproval(ApprovalTerms):
+    """An approval that a step wants before the first attempt of each of its items, whatever the policies say."""
+
+
+class Control(Definition):
+    """What must agree before a dispatch, beside the policies."""
+
+    approval: StepApproval | None = None
+
+
+class FanOut(Definition):
+    """How a step with ``for_each`` attributes makes one work item of each element."""
+
+    mode: Literal["product", "zip"] = "product"
+    parallelism: Annotated[StrictInt, Field(ge=1)] | None = None
+    """Active items of this step in one flow, those waiting for a callback included."""
+    on_failure: Literal["fail_fast", "collect"] = "fail_fast"
+    max_items: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 10_000
+
+
+class SubFlow(Definition):
+    """The flow that a step of kind ``flow`` is: its goals, and what goes in and comes out under which name."""
+
+    goals: Annotated[list[Annotated[str, Field(pattern=STEP_ID_PATTERN)]], Field(min_length=1, max_length=64)]
+    inputs: dict[AttributeName, AttributeName] = Field(default_factory=dict)
+    outputs: dict[AttributeName, AttributeName] = Field(default_factory=dict)
+
+
+class Compensation(Definition):
+    """How what a step did is undone."""
+
+    endpoint: HttpUrl
+    kind: Literal["async", "sync"] = "sync"
+    work: WorkConfig = WorkConfig()
+
+
+class WaitFor(Definition):
+    """A step that waits until some of others have completed."""
+
+    any: Annotated[StrictInt, Field(ge=1)] = 1
+    of: Annotated[list[Annotated[str, Field(pattern=STEP_ID_PATTERN)]], Field(min_length=1, max_length=64)]
+
+    @model_validator(mode="after")
+    def _can_be_fulfilled(self) -> Self:
+        if len(set(self.of)) != len(self.of):
+            raise ValueError("of: names a step twice")
+        if self.any > len(self.of):
+            raise ValueError("any: must not be more than the steps that are waited for")
+        return self
+
+
+class StepDefinition(Definition):
+    """A step as it is registered: ``PUT /api/v1/steps/{step_id}``."""
+
+    kind: Literal["async", "sync", "flow"] = "async"
+    name: Annotated[str, Field(max_length=256)] | None = None
+    endpoint: HttpUrl | None = None
+    flow: SubFlow | None = None
+    attributes: dict[AttributeName, Attribute] = Field(default_factory=dict, max_length=256)
+    fan_out: FanOut = FanOut()
+    wait_for: WaitFor | None = None
+    work: WorkConfig = WorkConfig()
+    effect: Effect = Effect()
+    control: Control = Control()
+    predicate: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    compensate: Compensation | None = None
+    status_url: NotYet = None
+    cancel_url: HttpUrl | None = None
+    duplicate_status: Literal[200, 400] = 400
+    require_signature: StrictBool = False
+    labels: dict[str, str] = Field(default_factory=dict, max_length=32)
+
+    @model_validator(mode="after")
+    def _is_of_its_kind(self) -> Self:
+        if self.kind == "flow":
+            if self.flow is None:
+                raise ValueError("flow: is required for a step of kind flow")
+            if self.endpoint is not None:
+                raise ValueError("endpoint: a step of kind flow calls none")
+            for name in ("parallelism", "rate_limit"):
+                if getattr(self.work, name) is not None:
+                    raise ValueError(f"work.{name}: a step of kind flow sends nothing; fan_out has a limit of its own")
+            if self.control.approval is not None:
+                raise ValueError("control.approval: a step of kind flow sends nothing; give it to the steps inside")
+            _known("flow.inputs", self.flow.inputs.values(), self.input_names, "takes")
+            _known("flow.outputs", self.flow.outputs, self.outputs, "gives")
+            unmapped = sorted(self.outputs.keys() - self.flow.outputs.keys())
+            if unmapped:
+                raise ValueError(f"flow.outputs: nothing is mapped to {', '.join(unmapped)}")
+        elif self.flow is not None:
+            raise ValueError("flow: only a step of kind flow has one")
+        elif self.endpoint is None:
+            raise ValueError("endpoint: is required")
+        return self
+
+    @model_validator(mode="after")
+    def _names_what_it_has(self) -> Self:
+        if self.attributes:
+            _known("effect.key.keep", self.effect.key.keep or (), self.input_names, "takes")
+        if self.predicate is not None:
+            try:
+                self.compiled_predicate()
+            except ValueError as error:
+                raise ValueError(f"predicate: {error}") from None
+        return self
+
+    def compiled_predicate(self) -> Predicate | None:
+        """The predicate, ready to be asked. Compiling takes a while: see ``StepVersion.predicate``."""
+        if self.predicate is None:
+            return None
+        types = {
+            name: attribute.type if not (attribute.for_each and attribute.type == "array") else "any"
+            for name, attribute in self.inputs.items()
+        }
+        return Predicate.compile(self.predicate, types)
+
+    @cached_property
+    def inputs(self) -> dict[str, Attribute]:
+        """What the step declares to take, constants included."""
+        return {name: attribute for name, attribute in self.attributes.items() if attribute.role != "output"}
+
+    @cached_property
+    def outputs(self) -> dict[str, Attribute]:
+        """What the step declares to give."""
+        return {name: attribute for name, attribute in self.attributes.items() if attribute.role == "output"}
+
+    @cached_property
+    def input_names(self) -> frozenset[str]:
+        return frozenset(self.inputs)
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        return tuple(name for name, attribute in self.attributes.items() if attribute.role == "required")
+
+    @cached_property
+    def fanned_out(self) -> tuple[str, ...]:
+        """The attributes that the step fans out over, in their order."""
+        return tuple(name for name, attribute in self.attributes.items() if attribute.for_each)
+
+    @cached_property
+    def fans_out(self) -> bool:
+        return bool(self.fanned_out)
+
+    @cached_property
+    def fail_fast(self) -> bool:
+        """Whether the step fails with its first item that does."""
+        return not self.fans_out or self.fan_out.on_failure == "fail_fast"
+
+    def masked_urls(self) -> list[str]:
+        """The places of URLs that were shown with their password masked, and cannot be called like that."""
+        found = {name: getattr(self, name) for name in STEP_URLS}
+        if self.compensate is not None:
+            found["compensate.endpoint"] = self.compensate.endpoint
+        return [place for place, url in found.items() if url is not None and is_masked(url)]
+
+    def undoing(self) -> StepDefinition:
+        """The step that undoes this one, as a definition of its own: it is dispatched, retried and reported alike."""
+        assert self.compensate is not None
+        return StepDefinition(
+            kind=self.compensate.kind,
+            endpoint=self.compensate.endpoint,
+            work=self.compensate.work,
+            duplicate_status=self.duplicate_status,
+            require_signature=self.require_signature,
+        )
+
+
+def _known(place: str, names: Iterable[str], known: Container[str], verb: str) -> None:
+    unknown = sorted(name for name in names if name not in known)
+    if unknown:
+        raise ValueError(f"{place}: the step {verb} no {', '.join(unknown)}")

@@ -1,0 +1,57 @@
+"""The register of steps as planning sees it: every current definition, and who provides which value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from counterfoil.domain.errors import UnknownStep
+from counterfoil.domain.records import StepVersion
+
+if TYPE_CHECKING:
+    from counterfoil.domain.flows.planning import Plan
+
+MOST_PLANS = 1_000
+"""Plans that are kept with the register that they were made from; beyond that they are made again."""
+
+
+class Register:
+    """All current steps at one revision. Never changes: another revision is another register."""
+
+    def __init__(self, revision: int, versions: Iterable[StepVersion]) -> None:
+        self.revision = revision
+        self.steps: dict[str, StepVersion] = {version.step_id: version for version in versions}
+        self._providers: dict[str, list[str]] = {}
+        for step_id, version in self.steps.items():
+            for name in version.definition.outputs:
+                self._providers.setdefault(name, []).append(step_id)
+        for name, providers in self._providers.items():
+            providers.sort(key=lambda step_id: (-self.priority(step_id, name), step_id))
+        self.plans: dict[tuple[tuple[str, ...], frozenset[str]], Plan] = {}
+
+    def refuse_unknown(self, goals: Sequence[str]) -> None:
+        """UnknownStep with the places of goals that are no steps: their ids are values that a caller sent."""
+        unknown = [f"goals.{place}" for place, step_id in enumerate(goals) if step_id not in self.steps]
+        if unknown:
+            errors = [{"place": place, "message": "no step is registered with this id"} for place in unknown]
+            raise UnknownStep("a goal is no registered step", errors=errors)
+
+    def providers(self, name: str) -> list[str]:
+        """Who gives a value: the one with the highest priority first, the smaller step id among equals."""
+        return self._providers.get(name, [])
+
+    def priority(self, step_id: str, name: str) -> int:
+        """How much the step is to be preferred as the provider of a value."""
+        return self.steps[step_id].definition.outputs[name].priority
+
+    def with_changes(self, changes: Mapping[str, StepVersion | None]) -> Register:
+        """The register after some steps were put or taken out, as the commands of the same batch see it."""
+        if not changes:
+            return self
+        steps = {**self.steps, **changes}
+        return Register(-1, (version for version in steps.values() if version is not None))
+
+    def keep(self, key: tuple[tuple[str, ...], frozenset[str]], plan: Plan) -> None:
+        if len(self.plans) >= MOST_PLANS:
+            self.plans.clear()
+        self.plans[key] = plan

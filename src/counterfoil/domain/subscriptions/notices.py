@@ -1,0 +1,213 @@
+"""What subscribers are told: small messages with ids, the facts that a reader needs, and where the rest is to be read.
+
+The number of an event in the journal (``seq``) is not in them: it is drawn when the event is written, and the message
+is written with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from counterfoil.domain.journal.event_types import APPROVAL_STATUS_OF, Event, EventType
+from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.records import Approval
+from counterfoil.domain.states import ApprovalStatus
+from counterfoil.domain.subscriptions.definitions import NAME_OF, NAMES, TEST, VOID, Audience, Delivery, Subscription
+from counterfoil.domain.time import rfc3339
+
+MOST_ARGUMENTS = 16 * 1024
+"""Bytes of arguments that a message carries; what is larger is to be read from the API."""
+MOST_TEXT = 2_000
+"""Characters of a text in a message."""
+
+FACTS = (
+    "goals",
+    "labels",
+    "items",
+    "reason",
+    "ending",
+    "via",
+    "delivery",
+    "next_attempt_at",
+    "deadline_at",
+    "child_flow_id",
+    "redrive_of",
+    "undoes",
+    "http_status",
+    "progress",
+    "message",
+    "calls",
+    "note",
+    "failed",
+    "decision",
+    "cached",
+    "by",
+)
+"""What a message takes over from the data of its event. What a flow carries (init, arguments, results) is not among it,
+nor is anything that lets somebody act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something to tell, and what it is matched by."""
+
+    name: str
+    at: int
+    flow_id: str
+    step_id: str | None
+    data: Callable[[], dict[str, Any]]
+    """Made only when somebody is told."""
+
+
+def notices_of(
+    events: Iterable[Event], approvals: Mapping[str, Approval], wanted: Container[str] = NAMES
+) -> Iterator[Notice]:
+    """What there is to tell of a batch: its events, and the approvals that these made void.
+
+    ``approvals``: those that the batch has changed, as it leaves them. ``wanted``: names; the others are left out.
+    """
+    for event in events:
+        name = NAME_OF[event.type]
+        if name in wanted and event.journaled:
+            yield Notice(name, event.at, event.flow_id, event.step_id, partial(_told, event, approvals))
+    for approval in approvals.values() if VOID in wanted else ():
+        if approval.status is ApprovalStatus.VOID:
+            data = partial(_of_approval, approval, "void")
+            yield Notice(VOID, approval.decided_at or 0, approval.flow_id, approval.step_id, data)
+
+
+def addressed(
+    notices: Iterable[Notice], audience: Audience, labels: Mapping[str, Mapping[str, str]]
+) -> Iterator[tuple[Notice, Subscription]]:
+    """Who is told what. ``labels``: of flows, as far as they matter."""
+    for notice in notices:
+        for subscription in audience.get(notice.name, ()):
+            definition = subscription.definition
+            if definition.fits_step(notice.step_id) and definition.fits_labels(labels.get(notice.flow_id, {})):
+                yield notice, subscription
+
+
+def filtered_by_labels(notices: Iterable[Notice], audience: Audience) -> set[str]:
+    """The flows whose labels decide on who is told."""
+    return {
+        notice.flow_id
+        for notice in notices
+        for subscription in audience.get(notice.name, ())
+        if subscription.definition.match.flow_labels and subscription.definition.fits_step(notice.step_id)
+    }
+
+
+def delivery(notice: Notice, subscription_id: str, delivery_id: str, now: int) -> Delivery:
+    """The message to one subscriber, due at once."""
+    body = dump_json({"type": notice.name, "timestamp": rfc3339(notice.at), "data": notice.data()}).decode()
+    return Delivery(
+        delivery_id,
+        subscription_id,
+        notice.flow_id,
+        notice.name,
+        body,
+        attempt=0,
+        due_at=now,
+        note=None,
+        created_at=now,
+    )
+
+
+def trial(subscription_id: str, delivery_id: str, now: int) -> Delivery:
+    """A message that tells of nothing."""
+    notice = Notice(TEST, now, "", None, lambda: {"subscription_id": subscription_id})
+    return delivery(notice, subscription_id, delivery_id, now)
+
+
+def _told(event: Event, approvals: Mapping[str, Approval]) -> dict[str, Any]:
+    if event.type is EventType.APPROVAL_REQUESTED:
+        return _requested(event)
+    if event.type in APPROVAL_STATUS_OF or event.type is EventType.APPROVAL_REVIEWED:
+        return _reviewed(event, approvals[event.data["approval_id"]])
+    told = _ids(event)
+    told.update((name, _readable(name, event.data[name])) for name in FACTS if name in event.data)
+    if "error" in event.data:
+        told["error"] = _error(event.data["error"])
+    if event.type is EventType.GATE_DECIDED:
+        facts = event.data["facts"]
+        told["reason"] = _readable("reason", facts.get("reason"))
+        told["policy_ids"] = [policy["policy_id"] for policy in facts.get("policies", ())]
+    if "approval_id" in event.data:
+        told["approval_id"] = event.data["approval_id"]
+    return told
+
+
+def _ids(event: Event) -> dict[str, Any]:
+    ids = {"flow_id": event.flow_id, "step_id": event.step_id, "work_id": event.work_id, "attempt": event.attempt}
+    told = {name: value for name, value in ids.items() if value is not None}
+    return {**told, "path": f"/api/v1/flows/{event.flow_id}"}
+
+
+def _requested(event: Event) -> dict[str, Any]:
+    data = event.data
+    return {
+        **_ids(event),
+        "path": _path_of(data["approval_id"]),
+        "approval_id": data["approval_id"],
+        "reason": _readable("reason", data["reason"]),
+        "severity": data["severity"],
+        "expires_at": rfc3339(data["expires_at"]),
+        "approvals_needed": data["approvals"],
+        "requester": data["requester"],
+        "policy_ids": [policy["policy_id"] for policy in data["policies"]],
+        **_arguments(data["arguments"]),
+        "arguments_digest": data["digest"],
+    }
+
+
+def _reviewed(event: Event, approval: Approval) -> dict[str, Any]:
+    """``outcome``: what the approval is now; None: others must agree as well."""
+    outcome = APPROVAL_STATUS_OF.get(event.type)
+    told = _of_approval(approval, None if outcome is None else outcome.value)
+    if "review" in event.data:
+        told["review"] = {name: _readable(name, value) for name, value in event.data["review"].items()}
+    return told
+
+
+def _of_approval(approval: Approval, outcome: str | None) -> dict[str, Any]:
+    return {
+        "flow_id": approval.flow_id,
+        "step_id": approval.step_id,
+        "work_id": approval.work_id,
+        "attempt": approval.attempt,
+        "path": _path_of(approval.approval_id),
+        "approval_id": approval.approval_id,
+        "outcome": outcome,
+        "reason": _readable("reason", approval.reason),
+        "severity": approval.severity,
+        "expires_at": rfc3339(approval.expires_at),
+        "approvals_needed": approval.approvals,
+    }
+
+
+def _path_of(approval_id: str) -> str:
+    return f"/api/v1/approvals/{approval_id}"
+
+
+def _arguments(arguments: dict[str, Any] | None) -> dict[str, Any]:
+    if len(dump_json(arguments)) > MOST_ARGUMENTS:
+        return {"arguments": None, "arguments_omitted": True}
+    return {"arguments": arguments}
+
+
+def _error(error: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The code and what it says: what lies behind it may be long."""
+    if error is None:
+        return None
+    return {name: _readable(name, error[name]) for name in ("code", "message") if name in error}
+
+
+def _readable(name: str, value: Any) -> Any:
+    if name.endswith("_at") and isinstance(value, int):
+        return rfc3339(value)
+    if isinstance(value, str) and len(value) > MOST_TEXT:
+        return f"{value[:MOST_TEXT]}…"
+    return value

@@ -1,0 +1,1 @@
+"""One work item: reports, replies and deadlines, retries, receipts and rate limits."""

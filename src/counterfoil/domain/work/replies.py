@@ -1,0 +1,168 @@
+"""What the answer of an endpoint means: the table of the wire contract, as one pure function.
+
+The transport says what happened on the wire (a ``Reply``), this module what it means for the work item.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import ValidationError
+
+from counterfoil.domain.jsontext import JsonError, accept_json
+from counterfoil.domain.work.results import StepResult
+
+RETRIED_STATUSES = frozenset({408, 425, 429})
+"""The 4xx statuses that say not now rather than no."""
+
+
+class Delivery(StrEnum):
+    """What is known about a request: answered, provably never arrived, or perhaps arrived."""
+
+    ANSWERED = "answered"
+    NOT_DELIVERED = "not_delivered"
+    UNKNOWN = "unknown"
+
+
+class ReplyCode(StrEnum):
+    """Why a dispatch did not end with an acknowledgement or a result."""
+
+    ENDPOINT_UNAVAILABLE = "ENDPOINT_UNAVAILABLE"
+    ENDPOINT_REJECTED = "ENDPOINT_REJECTED"
+    ENDPOINT_REDIRECT = "ENDPOINT_REDIRECT"
+    INVALID_RESPONSE = "INVALID_RESPONSE"
+    INVALID_ENDPOINT = "INVALID_ENDPOINT"
+    EGRESS_DENIED = "EGRESS_DENIED"
+    NOT_DELIVERED = "NOT_DELIVERED"
+    NOT_SENT = "NOT_SENT"
+    UNKNOWN_OUTCOME = "UNKNOWN_OUTCOME"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One exchange as the transport saw it. ``status`` is set exactly when ``delivery`` is answered.
+
+    ``permanent``: it was not sent, and trying again cannot help (``denied``: because the egress rules forbid it).
+    ``lack``: what this machine lacked, for which it was not sent; that is no attempt at all.
+    ``error`` is for people; it repeats neither the URL nor anything that was sent or received.
+    """
+
+    delivery: Delivery
+    status: int | None = None
+    retry_after_ms: int | None = None
+    body: bytes = b""
+    truncated: bool = False
+    error: str = ""
+    denied: bool = False
+    permanent: bool = False
+    lack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The endpoint took the work: its result comes by webhook. ``note``: what was odd about the answer."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """The answer is a result: a success, a failure, or the attempt given back."""
+
+    result: StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompleted:
+    """The attempt is over without an outcome, and may be made again."""
+
+    code: ReplyCode
+    message: str
+    delivery: Delivery
+    retry_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """The engine itself could not send it: the attempt was never made, and does not count."""
+
+    code: ReplyCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The answer rules out that the work was or will be done."""
+
+    code: ReplyCode
+    message: str
+
+
+Outcome = Acknowledged | Reported | NotCompleted | NotSent | Failed
+
+_ACKNOWLEDGED = Acknowledged()
+_SUCCEEDED = Reported(StepResult(success=True))
+
+
+def classify(reply: Reply, kind: Literal["async", "sync"]) -> Outcome:
+    """What the reply means for a work item of this kind of step."""
+    status = reply.status
+    if reply.delivery is not Delivery.ANSWERED or status is None:
+        return _unanswered(reply)
+    if 200 <= status < 300:
+        return _async_answer(reply) if kind == "async" else _sync_answer(reply)
+    message = f"the endpoint answered {status}"
+    if 500 <= status < 600 or status in RETRIED_STATUSES:
+        return NotCompleted(ReplyCode.ENDPOINT_UNAVAILABLE, message, Delivery.ANSWERED, reply.retry_after_ms)
+    if 300 <= status < 400:
+        return Failed(ReplyCode.ENDPOINT_REDIRECT, f"{message}, and redirects are not followed")
+    if 400 <= status < 500:
+        return Failed(ReplyCode.ENDPOINT_REJECTED, message)
+    return Failed(ReplyCode.INVALID_RESPONSE, f"{message}, which is no final status of HTTP")
+
+
+def _unanswered(reply: Reply) -> Outcome:
+    if reply.denied:
+        return Failed(ReplyCode.EGRESS_DENIED, reply.error)
+    if reply.permanent:
+        return Failed(ReplyCode.INVALID_ENDPOINT, reply.error)
+    if reply.lack is not None:
+        return NotSent(ReplyCode.NOT_SENT, reply.error)
+    if reply.delivery is Delivery.NOT_DELIVERED:
+        return NotCompleted(ReplyCode.NOT_DELIVERED, reply.error, Delivery.NOT_DELIVERED)
+    return NotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, Delivery.UNKNOWN)
+
+
+def _async_answer(reply: Reply) -> Outcome:
+    """A success in the answer is only an acknowledgement: the outcome of an async step comes by webhook."""
+    if not reply.body or reply.body.isspace():
+        return _ACKNOWLEDGED
+    result = _step_result(reply)
+    if isinstance(result, str):
+        return Acknowledged(note=result)
+    return _ACKNOWLEDGED if result.success else Reported(result)
+
+
+def _sync_answer(reply: Reply) -> Outcome:
+    if not reply.body or reply.body.isspace():
+        return _SUCCEEDED
+    result = _step_result(reply)
+    if isinstance(result, str):
+        return Failed(ReplyCode.INVALID_RESPONSE, result)
+    return Reported(result)
+
+
+def _step_result(reply: Reply) -> StepResult | str:
+    """The result in the body, or what is wrong with it: the place and the rule, never the text itself."""
+    if reply.truncated:
+        return f"the body of the answer is longer than the {len(reply.body)} bytes that are read of one"
+    try:
+        return StepResult.model_validate(accept_json(reply.body))
+    except JsonError as error:
+        return f"the body of the answer is not JSON: {error}"
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return f"the body of the answer is not a StepResult: {place}{': ' if place else ''}{first['msg']}"

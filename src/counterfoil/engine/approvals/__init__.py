@@ -1,0 +1,1 @@
+"""Commands for approvals, and warnings of approvals that cannot be given."""

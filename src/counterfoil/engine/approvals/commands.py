@@ -1,0 +1,80 @@
+"""What people decide, and what nobody decided in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from counterfoil.domain.approvals.decisions import approve, expire, reject
+from counterfoil.domain.errors import NoApprovalNeeded, UnknownStep
+from counterfoil.domain.gate.calls import workflow
+from counterfoil.domain.records import Approval, Gate
+from counterfoil.store.unit_of_work.read_set import Needs, step_key
+from counterfoil.store.unit_of_work.world import World
+
+Verdict = Literal["approve", "reject"]
+
+
+@dataclass(slots=True)
+class Review:
+    """``POST /api/v1/approvals/{approval_id}/approve`` and ``/reject``. Which flow it is of never changes."""
+
+    approval_id: str
+    flow_id: str
+    reviewer: str
+    verdict: Verdict
+    comment: str | None
+
+    def needs(self, needs: Needs) -> None:
+        needs.flows.add(self.flow_id)
+        needs.inputs.add(self.flow_id)
+        needs.approvals.add(self.approval_id)
+
+    def decide(self, world: World, now: int) -> Approval:
+        world.flow(self.flow_id)
+        decide = approve if self.verdict == "approve" else reject
+        return decide(world, world.approval(self.approval_id), self.reviewer, self.comment, now)
+
+
+@dataclass(slots=True)
+class ReviewStep:
+    """``POST .../steps/{step_id}/approve`` and ``/reject``: of the question that a workflow's step waits for."""
+
+    flow_id: str
+    step_id: str
+    reviewer: str
+    verdict: Verdict
+    comment: str | None
+
+    def needs(self, needs: Needs) -> None:
+        needs.flows.add(self.flow_id)
+        needs.inputs.add(self.flow_id)
+        needs.gates.add(step_key(self.flow_id, self.step_id))
+
+    def decide(self, world: World, now: int) -> tuple[Gate, Approval]:
+        workflow(world, self.flow_id)
+        gate = world.find_gate(self.flow_id, self.step_id)
+        if gate is None:
+            raise UnknownStep("this step was never asked for at the gate")
+        if gate.approval_id is None:
+            raise NoApprovalNeeded(workflow_id=self.flow_id, step_id=self.step_id, decision=gate.standing)
+        review = Review(gate.approval_id, self.flow_id, self.reviewer, self.verdict, self.comment)
+        approval = review.decide(world, now)
+        gate = world.find_gate(self.flow_id, self.step_id)
+        assert gate is not None
+        return gate, approval
+
+
+@dataclass(slots=True)
+class ExpireApproval:
+    """Nobody decided in time. It is decided anew in its transaction: who was quicker wins."""
+
+    approval_id: str
+    flow_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.flows.add(self.flow_id)
+        needs.approvals.add(self.approval_id)
+
+    def decide(self, world: World, now: int) -> bool:
+        return expire(world, world.approval(self.approval_id), now)

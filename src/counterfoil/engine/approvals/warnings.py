@@ -1,0 +1,32 @@
+"""Warns of approvals that cannot be given: their terms ask for more reviewers than the API keys allow."""
+
+from __future__ import annotations
+
+import structlog
+
+from counterfoil.domain.approvals.terms import ApprovalTerms, Reviewers
+from counterfoil.engine.queries.documents import Document
+
+log = structlog.get_logger(__name__)
+
+
+def warn_of_approval(
+    document: Document, terms: ApprovalTerms | None, reviewers: Reviewers, *, kind: str, name: str
+) -> Document:
+    """The document of what was put, with ``warnings`` if its approvals cannot be given; the log has the same."""
+    if terms is None or terms.approvals <= (available := reviewers.available(terms)):
+        return document
+    log.warning(
+        "approval_unreachable",
+        **{kind: name},
+        approvals=terms.approvals,
+        separate_requester=terms.separate_requester,
+        reviewers=available,
+        remedy="configure more API keys with the role reviewer",
+    )
+    callers = "callers other than the requester" if terms.separate_requester else "different callers"
+    message = (
+        f"approvals are needed from {terms.approvals} {callers}, and the API keys allow {available}: "
+        "configure more keys with the role reviewer"
+    )
+    return {**document, "warnings": [{"code": "approval_unreachable", "message": message}]}

@@ -1,0 +1,1 @@
+"""This node among others: its lease, and notifications between nodes."""

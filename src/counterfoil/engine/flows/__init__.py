@@ -1,0 +1,1 @@
+"""Commands for flows: start, cancel, redrive, deadlines, pruning."""

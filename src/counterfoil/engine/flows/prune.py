@@ -1,0 +1,38 @@
+"""Pruning one flow that ended long ago: found by the retention sweep, decided anew in its transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from counterfoil.domain.jsontext import parse_json
+from counterfoil.domain.states import FINAL_FLOWS
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
+
+
+@dataclass(slots=True)
+class Prune:
+    """Take a flow out of the store, or only what it carried, if it ended at the cutoff or before."""
+
+    flow_id: str
+    labels: str | None
+    """As the store has them: JSON."""
+    cutoff: int
+    payloads: bool
+    """Only what it carried."""
+
+    def needs(self, needs: Needs) -> None:
+        needs.flows.add(self.flow_id)
+
+    def decide(self, world: World, now: int) -> bool:
+        """Whether it was pruned: it may have been driven again since it was found, or be changed in this very batch."""
+        flow = world.find_flow(self.flow_id)
+        if flow is None or flow.status not in FINAL_FLOWS or flow.finished_at is None:
+            return False
+        if flow.finished_at > self.cutoff or world.pruning.is_changed(self.flow_id, world.changes):
+            return False
+        if self.payloads:
+            world.pruning.empty(self.flow_id)
+        else:
+            world.pruning.take_out(self.flow_id, parse_json(self.labels) if self.labels else {})
+        return True

@@ -1,0 +1,70 @@
+"""Redriving: a failed flow goes on from what failed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from counterfoil.domain.errors import Conflict
+from counterfoil.domain.flows.redrive import redrive_flow, redrive_work
+from counterfoil.domain.flows.requests import RedriveRequest
+from counterfoil.engine.queries.queries import Queries
+from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
+
+
+@dataclass(slots=True)
+class RedriveFlow:
+    """``POST /api/v1/flows/{id}/redrive``."""
+
+    flow_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.whole_flows.add(self.flow_id)
+        needs.inputs.add(self.flow_id)
+
+    def decide(self, world: World, now: int) -> dict[str, Any]:
+        work = redrive_flow(world, self.flow_id, now)
+        return {"flow_id": self.flow_id, "status": world.flow(self.flow_id).status, "work": work}
+
+
+@dataclass(slots=True)
+class RedriveWork:
+    """``POST /api/v1/work/{work_id}/redrive``."""
+
+    work_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.work.add(self.work_id)
+
+    def decide(self, world: World, now: int) -> dict[str, Any]:
+        flow_id = world.work(self.work_id).flow_id
+        new = redrive_work(world, self.work_id, now)
+        return {"work_id": new, "redrive_of": self.work_id, "flow_id": flow_id}
+
+
+async def redrive_matching(commit: GroupCommit, queries: Queries, request: RedriveRequest) -> dict[str, Any]:
+    """Redrive all failed work that fits, step by step: what has gone on in the meantime is left out."""
+    found = await queries.failed_work(request)
+    flows = list(dict.fromkeys(flow_id for _, flow_id, _ in found))
+    redriven = 0
+    if not request.dry_run:
+        by_flow: dict[str, list[tuple[str, str]]] = {}
+        for work_id, flow_id, step_id in found:
+            by_flow.setdefault(flow_id, []).append((work_id, step_id))
+        redriven = sum(await asyncio.gather(*(_redrive_in_flow(commit, work) for work in by_flow.values())))
+    return {"matched": len(found), "redriven": redriven, "flows": flows}
+
+
+async def _redrive_in_flow(commit: GroupCommit, work: list[tuple[str, str]]) -> int:
+    """One item takes its whole step along, and a failed flow all its steps."""
+    done = False
+    for work_id in {step_id: work_id for work_id, step_id in work}.values():
+        try:
+            await commit.submit(RedriveWork(work_id))
+        except Conflict:
+            continue
+        done = True
+    return len(work) if done else 0

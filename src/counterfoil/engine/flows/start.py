@@ -1,0 +1,63 @@
+"""Starting a flow: one transaction plans it, makes its steps and first work, and claims what can be sent at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from counterfoil.domain.errors import FlowExists
+from counterfoil.domain.flows.launch import Launch, launch, plan_launch
+from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.flows.settle import begin
+from counterfoil.domain.time import rfc3339
+from counterfoil.engine.context import EngineContext
+from counterfoil.store.group_commit.batch import Question
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
+
+
+class Start:
+    """``POST /api/v1/flows``. The id is made before the decision, so that deciding again gives the same flow."""
+
+    def __init__(self, request: StartFlow, context: EngineContext, started_by: str | None = None) -> None:
+        self._request = request
+        self._started_by = started_by
+        """Whose key started it: where an approval wants another one, it must be somebody else's."""
+        self._flow_id = request.flow_id or context.new_id()
+        self._known = context.known
+
+    def needs(self, needs: Needs) -> None:
+        needs.registers.add(str(self._known.register.revision))
+        if self._request.flow_id is not None:
+            needs.flows.add(self._flow_id)
+
+    def decide(self, world: World, now: int) -> dict[str, Any]:
+        request, flow_id = self._request, self._flow_id
+        if request.flow_id is not None and world.find_flow(flow_id) is not None:
+            raise FlowExists(flow_id=flow_id)
+        options = request.options()
+        if self._started_by is not None:
+            options["started_by"] = self._started_by
+        wanted = Launch(flow_id, request.goals, request.init, request.metadata, request.labels, options)
+        plan = launch(world, wanted, now)
+        begin(world, flow_id, now)
+        return {
+            "flow_id": flow_id,
+            "status": world.flow(flow_id).status,
+            "goals": plan.goals,
+            "plan": plan.document(),
+            "created_at": rfc3339(now),
+        }
+
+
+class Preview(Question):
+    """``POST /api/v1/plan``: what a start would do, and nothing of it is done."""
+
+    def __init__(self, request: StartFlow, context: EngineContext) -> None:
+        self._request = request
+        self._known = context.known
+
+    def needs(self, needs: Needs) -> None:
+        needs.registers.add(str(self._known.register.revision))
+
+    def decide(self, world: World, now: int) -> dict[str, Any]:
+        return plan_launch(world, self._request.goals, self._request.init).document()

@@ -1,0 +1,1 @@
+"""Commands for policies, and the file that policies may come from."""

@@ -1,0 +1,1 @@
+"""Reads: what the API shows of steps, flows, work, workflows and the journal."""

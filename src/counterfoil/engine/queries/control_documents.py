@@ -1,0 +1,145 @@
+"""Workflows, approvals and policies as the JSON documents that the API shows."""
+
+from __future__ import annotations
+
+from counterfoil.domain.gate.calls import WORKFLOW_STATUS
+from counterfoil.domain.gate.decisions import told
+from counterfoil.domain.gate.retry_context import prior_completion_status
+from counterfoil.domain.jsontext import parse_json
+from counterfoil.domain.policies.controls import KeptPolicy
+from counterfoil.domain.records import Approval, Gate
+from counterfoil.domain.states import FlowStatus, WorkStatus
+from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.engine.queries.documents import Document, fragment
+from counterfoil.store.kinds.rows import read_gate
+from counterfoil.store.protocol import Row
+
+
+def listed_workflow(row: Row) -> Document:
+    """A workflow in a list: its own state, without its steps."""
+    _, flow_id, status, created_at, error, finished_at, metadata, labels, options = row
+    facts = parse_json(options)
+    return {
+        "workflow_id": flow_id,
+        "workflow_name": facts.get("workflow_name"),
+        "source": facts.get("source"),
+        "status": WORKFLOW_STATUS[FlowStatus(status)],
+        "error": fragment(error),
+        "metadata": fragment(metadata),
+        "labels": fragment(labels),
+        "trace_id": facts.get("trace_id"),
+        "total_steps": facts.get("total_steps"),
+        "started_by": facts.get("started_by"),
+        "created_at": rfc3339(created_at),
+        "started_at": rfc3339(created_at),
+        "completed_at": optional_rfc3339(finished_at),
+        "finished_at": optional_rfc3339(finished_at),
+    }
+
+
+def gated_step(row: Row, index: int, now: int) -> Document:
+    """What the gate knows of a step, with what has become of its work."""
+    gate = read_gate(row[:17])
+    work_status, deadline_at, attempt, error, approval_status = row[17:]
+    claimed = gate.holder is not None and work_status == WorkStatus.ACTIVE and (deadline_at or 0) > now
+    return {
+        "step_id": gate.step_id,
+        "step_index": index,
+        "step_name": gate.facts.get("step_name", ""),
+        "step_type": gate.facts.get("step_type", ""),
+        "decision": gate.standing,
+        "last_decision": gate.decision,
+        "decision_id": gate.decision_id,
+        "reason": gate.facts.get("reason"),
+        "policies_matched": gate.facts.get("policies", []),
+        "gate_count": gate.gate_count,
+        "completion_count": gate.completion_count,
+        # as whoever asks next will be told
+        "prior_completion_status": prior_completion_status(gate.gate_count + 1, gate.completion_count),
+        "idempotency_key": gate.idempotency_key,
+        "gate_checked_at": rfc3339(gate.last_at),
+        "first_attempt_at": rfc3339(gate.first_at),
+        "last_attempt_at": rfc3339(gate.last_at),
+        "completed_at": optional_rfc3339(gate.completed_at),
+        "work_id": gate.work_id,
+        "work_status": work_status,
+        "attempt": attempt,
+        "error": fragment(error),
+        "claim": {"holder": gate.holder, "lease_expires_at": rfc3339(deadline_at)} if claimed else None,
+        "approval_id": gate.approval_id,
+        "approval_status": approval_status,
+    }
+
+
+def approval_document(approval: Approval) -> Document:
+    """An approval with all that a reviewer must know: what would be done, why people are asked, and until when."""
+    agreed = sum(review["verdict"] == "approved" for review in approval.reviews)
+    return {
+        "approval_id": approval.approval_id,
+        "status": approval.status,
+        "flow_id": approval.flow_id,
+        "workflow_id": approval.flow_id,
+        "step_id": approval.step_id,
+        "work_id": approval.work_id,
+        "attempt": approval.attempt,
+        "arguments": approval.arguments,
+        "arguments_digest": approval.digest,
+        "reason": approval.reason,
+        "severity": approval.severity,
+        "policies": approval.policies,
+        "requester": approval.requester,
+        "approvals_needed": approval.approvals,
+        "approvals_given": agreed,
+        "separate_requester": approval.separate_requester,
+        "reviews": approval.reviews,
+        "requested_at": rfc3339(approval.requested_at),
+        "expires_at": rfc3339(approval.expires_at),
+        "decided_at": optional_rfc3339(approval.decided_at),
+    }
+
+
+def reviewed_step(gate: Gate, approval: Approval, context: Document) -> Document:
+    """What a reviewer of a workflow's step is told."""
+    last = approval.reviews[-1]
+    side = "approved" if last["verdict"] == "approved" else "rejected"
+    return {
+        "workflow_id": gate.flow_id,
+        "step_id": gate.step_id,
+        "decision": gate.standing,
+        "reason": told(approval) or approval.reason,
+        "status": approval.status,
+        "approval_status": approval.status,
+        "approval_id": approval.approval_id,
+        "approvals_needed": approval.approvals,
+        "approvals_given": sum(review["verdict"] == "approved" for review in approval.reviews),
+        f"{side}_by": last["by"],
+        f"{side}_at": last["at"],
+        "policies_matched": approval.policies,
+        "retry_context": context,
+    }
+
+
+def policy_document(policy: KeptPolicy) -> Document:
+    definition = {} if policy.definition is None else policy.definition.model_dump(mode="json")
+    return {
+        "policy_id": policy.policy_id,
+        **definition,
+        "version": policy.version,
+        "source": policy.source,
+        "changed_by": policy.changed_by,
+        "created_at": rfc3339(policy.created_at),
+        "updated_at": rfc3339(policy.updated_at),
+    }
+
+
+def policy_version_document(row: Row) -> Document:
+    policy_id, version, definition, source, changed_by, at = row
+    return {
+        "policy_id": policy_id,
+        "version": version,
+        "definition": fragment(definition),
+        "deleted": definition is None,
+        "source": source,
+        "changed_by": changed_by,
+        "at": rfc3339(at),
+    }

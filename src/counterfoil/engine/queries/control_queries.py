@@ -1,0 +1,170 @@
+"""Reading workflows, approvals and policies. Readers never wait for the writer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from counterfoil.domain.errors import UnknownApproval, UnknownPolicy, UnknownStep, UnknownWorkflow
+from counterfoil.domain.policies.definitions import POLICY_ID_PATTERN
+from counterfoil.domain.states import ApprovalStatus
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.queries.control_documents import (
+    approval_document,
+    gated_step,
+    listed_workflow,
+    policy_document,
+    policy_version_document,
+)
+from counterfoil.engine.queries.documents import Document, event_document
+from counterfoil.engine.queries.reading import Listed, converted, not_a_cursor, numeric_cursor, read, read_list
+from counterfoil.store.kinds.rows import read_approval, read_policy
+from counterfoil.store.protocol import Store
+
+_FLOW_STATUS = {"in_progress": "active", "completed": "completed", "failed": "failed", "aborted": "cancelled"}
+MOST_VERSIONS = 100
+MOST_POLICIES = 100_000
+
+
+class ControlQueries:
+    """Every read of workflows, approvals and policies."""
+
+    def __init__(self, store: Store, context: EngineContext) -> None:
+        self._store = store
+        self._context = context
+
+    async def workflow(self, workflow_id: str) -> Document:
+        rows = await self._read("get_workflow", flow_id=workflow_id)
+        if not rows:
+            raise UnknownWorkflow
+        steps = await self._steps(workflow_id)
+        document = listed_workflow(rows[0])
+        return {**document, "current_step_index": max(len(steps) - 1, 0), "steps": steps}
+
+    async def workflows(
+        self,
+        *,
+        status: str | None,
+        source: str | None,
+        trace_id: str | None,
+        label: tuple[str, str] | None,
+        cursor: str | None,
+        limit: int,
+    ) -> Document:
+        rows, following = await self._list(
+            "list_workflows",
+            limit,
+            status=None if status is None else _FLOW_STATUS[status],
+            source=None if source is None else f"source:{source}",
+            trace_id=None if trace_id is None else f"trace_id:{trace_id}",
+            label=None if label is None else f"{label[0]}:{label[1]}",
+            before=numeric_cursor(cursor),
+        )
+        workflows = await converted(listed_workflow, rows)
+        return {"workflows": workflows, "limit": limit, "has_more": following is not None, "next_cursor": following}
+
+    async def workflow_step(self, workflow_id: str, step_id: str) -> Document:
+        """A step with the history of everything that was decided and reported about it."""
+        document = await self.workflow(workflow_id)
+        step = next((step for step in document["steps"] if step["step_id"] == step_id), None)
+        if step is None:
+            raise UnknownStep("this step was never asked for at the gate")
+        work = [row[1] for row in await self._read("work_of_flow", flow_id=workflow_id) if row[3] == step_id]
+        history = await self._history([(workflow_id, work_id) for work_id in work])
+        return {"workflow_id": workflow_id, **step, "history": history}
+
+    async def _steps(self, workflow_id: str) -> list[Document]:
+        now = self._context.clock()
+        rows = await self._read("get_gates", flow_id=workflow_id)
+        return [gated_step(row, index, now) for index, row in enumerate(rows)]
+
+    async def approval_flow(self, approval_id: str) -> str:
+        """The flow of an approval."""
+        rows = await self._read("get_approval", approval_id=approval_id)
+        if not rows:
+            raise UnknownApproval
+        flow_id: str = rows[0][2]
+        return flow_id
+
+    async def approval(self, approval_id: str) -> Document:
+        """An approval with the attempts of its work item so far."""
+        rows = await self._read("get_approval", approval_id=approval_id)
+        if not rows:
+            raise UnknownApproval
+        return (await self._with_history([approval_document(read_approval(rows[0][1:]))]))[0]
+
+    async def approvals(
+        self, *, status: str | None, flow_id: str | None, cursor: str | None, limit: int, history: bool = True
+    ) -> Document:
+        rows, following = await self._list(
+            "list_approvals", limit, status=status, flow_id=flow_id, after=numeric_cursor(cursor)
+        )
+        documents = await converted(lambda row: approval_document(read_approval(row[1:])), rows)
+        if history:
+            documents = await self._with_history(documents)
+        return {"approvals": documents, "next_cursor": following}
+
+    async def _with_history(self, approvals: list[Document]) -> list[Document]:
+        """Each with all that happened to the work item that people are asked about."""
+        items = sorted({(approval["flow_id"], approval["work_id"]) for approval in approvals})
+        histories: dict[str, list[Document]] = {work_id: [] for _, work_id in items}
+        for event in await self._history(items):
+            histories[event["work_id"]].append(event)
+        return [{**approval, "history": histories[approval["work_id"]]} for approval in approvals]
+
+    async def _history(self, items: list[tuple[str, str]]) -> list[Document]:
+        """All that happened to some work items, each given as its flow and itself, in its order."""
+        rows = await self._read("journal_of_works", work=orjson.dumps(items).decode())
+        return await converted(event_document, rows)
+
+    async def pending_approvals(self, limit: int) -> Document:
+        """The steps of workflows that wait for people, in the shape that agents know."""
+        page = await self.approvals(
+            status=ApprovalStatus.PENDING, flow_id=None, cursor=None, limit=limit, history=False
+        )
+        pending = [
+            {
+                **approval,
+                "decision": "require_approval",
+                "decision_reason": approval["reason"],
+                "policies_matched": approval["policies"],
+                "step_input": approval["arguments"],
+                "approval_status": approval["status"],
+                "created_at": approval["requested_at"],
+            }
+            for approval in page["approvals"]
+        ]
+        return {"pending_approvals": pending, "count": len(pending)}
+
+    async def policy(self, policy_id: str) -> Document:
+        rows = await self._read("get_policy", policy_id=policy_id)
+        if not rows:
+            raise UnknownPolicy
+        return policy_document(read_policy(rows[0]))
+
+    async def policies(self, *, cursor: str | None, limit: int) -> Document:
+        """By id; a cursor is the last id of the page before."""
+        if cursor is not None and not re.fullmatch(POLICY_ID_PATTERN, cursor):
+            raise not_a_cursor()
+        rows, following = await self._list("list_policies", limit, after=cursor)
+        return {"policies": [policy_document(read_policy(row)) for row in rows], "next_cursor": following}
+
+    async def policies_from(self, source: str) -> list[str]:
+        """The ids of all policies in force that come from there."""
+        return [
+            row[0] for row in await self._read("list_policies", after=None, limit=MOST_POLICIES) if row[3] == source
+        ]
+
+    async def policy_versions(self, policy_id: str) -> Document:
+        rows = await self._read("policy_versions", policy_id=policy_id, limit=MOST_VERSIONS)
+        if not rows:
+            raise UnknownPolicy
+        return {"policy_id": policy_id, "versions": [policy_version_document(row) for row in rows]}
+
+    async def _read(self, query: str, **parameters: Any) -> list[Any]:
+        return await read(self._store, query, **parameters)
+
+    async def _list(self, query: str, limit: int, **parameters: Any) -> Listed:
+        return await read_list(self._store, query, self._context.page_bytes, limit, **parameters)

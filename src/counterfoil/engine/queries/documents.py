@@ -1,0 +1,254 @@
+"""Rows as the JSON documents that the API shows. Never a token: the database holds none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from counterfoil.domain.flows.planning import Plan
+from counterfoil.domain.journal.events import EventType
+from counterfoil.domain.jsontext import dump_json, parse_json
+from counterfoil.domain.records import GATED
+from counterfoil.domain.schedules import Schedule
+from counterfoil.domain.steps.definitions import STEP_URLS, StepDefinition, WorkDefaults
+from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.domain.urls import mask_url
+from counterfoil.store.journal import parse_entry
+from counterfoil.store.protocol import Row
+
+Document = dict[str, Any]
+
+
+def fragment(text: str | None, default: str = "null") -> orjson.Fragment:
+    """JSON text from a column, passed on as it is."""
+    return orjson.Fragment(text if text is not None else default)
+
+
+def step_document(row: Row, defaults: WorkDefaults) -> Document:
+    step_id, version, definition, created_at, updated_at = row
+    return registered_step(
+        step_id, version, StepDefinition.model_validate_json(definition), defaults, created_at, updated_at
+    )
+
+
+def registered_step(
+    step_id: str, version: str, definition: StepDefinition, defaults: WorkDefaults, created_at: int, updated_at: int
+) -> Document:
+    """A definition with everything that it inherits, as it will be used; passwords in its URLs are masked."""
+    document = definition.model_dump(mode="json", by_alias=True)
+    document["attributes"] = {
+        name: attribute.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        for name, attribute in definition.attributes.items()
+    }
+    for place in (document, document["compensate"] or {}):
+        place.update({name: mask_url(place[name]) for name in STEP_URLS if place.get(name)})
+    document["name"] = definition.name or step_id
+    document["work"] = definition.work.resolve(defaults).model_dump(mode="json")
+    return {
+        "step_id": step_id,
+        **document,
+        "version": version,
+        "created_at": rfc3339(created_at),
+        "updated_at": rfc3339(updated_at),
+    }
+
+
+def listed_flow(row: Row, outputs: Document) -> Document:
+    """A flow in a list: its own state, without its steps."""
+    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent = row
+    return {
+        "flow_id": flow_id,
+        "status": status,
+        "goals": fragment(goals),
+        "outputs": outputs,
+        "error": fragment(error),
+        "metadata": fragment(metadata),
+        "labels": fragment(labels),
+        "created_at": rfc3339(created_at),
+        "finished_at": optional_rfc3339(finished_at),
+        "pruned_at": optional_rfc3339(pruned_at),
+        "parent": _parent_document(parent),
+    }
+
+
+def gathered_outputs(rows: list[Row]) -> dict[str, Document]:
+    """By flow, what its steps gave: no two of them give the same value."""
+    outputs: dict[str, Document] = {}
+    for flow_id, text in rows:
+        for name, value in parse_json(text).items():
+            outputs.setdefault(flow_id, {}).setdefault(name, value)
+    return outputs
+
+
+def whole_flow(row: Row, outputs: Document) -> Document:
+    """A flow by itself: what a list shows of it, and what it was planned and started with."""
+    _, status, goals, created_at, error, finished_at, metadata, labels, init, options, parent, deadline_at = row[:12]
+    compensation, plan, pruned_at = row[12:]
+    listed = listed_flow(
+        (0, row[0], status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent), outputs
+    )
+    undone = parse_json(compensation)["steps"] if compensation is not None else []
+    return {
+        **listed,
+        "init": fragment(init),
+        "plan": _plan_document(plan, goals, init),
+        "deadline_at": optional_rfc3339(deadline_at),
+        "options": fragment(options),
+        "compensation": [{"step_id": step["step_id"], "status": step["status"]} for step in undone],
+    }
+
+
+def _plan_document(plan: str | None, goals: str, init: str) -> Document:
+    if plan is not None:
+        return Plan(**parse_json(plan)).document()
+    goal_ids = parse_json(goals)  # of a time when nothing was planned
+    return {
+        "goals": goal_ids,
+        "steps": goal_ids,
+        "inputs": dict.fromkeys(parse_json(init), "init"),
+        "included": dict.fromkeys(goal_ids, "it is a goal"),
+        "excluded": {},
+        "takes": {},
+        "waits_for": {},
+    }
+
+
+def _parent_document(parent: str | None) -> Document | None:
+    if parent is None:
+        return None
+    found = parse_json(parent)
+    return {name: found[name] for name in ("flow_id", "step_id", "work_id")}
+
+
+def flow_step_document(row: Row) -> Document:
+    _, status, goal, version, started_at, finished_at, items, error, due_at, redrives, kind = row
+    return {
+        "status": status,
+        "kind": "gate" if version == GATED else kind or "async",
+        "goal": bool(goal),
+        "version": version,
+        "started_at": optional_rfc3339(started_at),
+        "finished_at": optional_rfc3339(finished_at),
+        "items": items,
+        "error": fragment(error),
+        "reason": None,
+        "waits_until": optional_rfc3339(due_at),
+        "redrives": redrives,
+        "work": [],
+    }
+
+
+def step_reasons(entries: list[Row]) -> dict[str, str]:
+    """By step, why it was skipped or cancelled the last time, read off entries of the journal in their order."""
+    return {
+        step_id: data["reason"]
+        for (text,) in entries
+        for kind, step_id, _, _, data in parse_entry(text)
+        if kind in (EventType.STEP_SKIPPED, EventType.STEP_CANCELLED) and "reason" in data
+    }
+
+
+def work_document(row: Row) -> Document:
+    (_, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
+     result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of,
+     undoes, child_flow_id) = row  # fmt: skip
+    waits = status in ("pending", "not_completed")
+    return {
+        "work_id": work_id,
+        "flow_id": flow_id,
+        "step_id": step_id,
+        "item": item,
+        "status": status,
+        "attempt": attempt,
+        "next_attempt_at": optional_rfc3339(due_at) if waits else None,
+        "deadline_at": optional_rfc3339(deadline_at),
+        "hold": hold,
+        "progress": fragment(progress),
+        "message": message,
+        "outputs": None if result is None else parse_json(result)["outputs"],
+        "error": fragment(error),
+        "idempotency_key": idempotency_key,
+        "redrive_of": redrive_of,
+        "undoes": undoes,
+        "child_flow_id": child_flow_id,
+        "created_at": rfc3339(created_at),
+        "sent_at": optional_rfc3339(sent_at),
+        "acknowledged_at": optional_rfc3339(acknowledged_at),
+        "recorded_at": optional_rfc3339(recorded_at),
+    }
+
+
+def event_document(row: Row) -> Document:
+    seq, event_type, at, flow_id, step_id, work_id, attempt, data = row
+    facts = parse_json(data)
+    for name, value in facts.items():
+        if (name.endswith("_at") or name == "until") and isinstance(value, int):
+            facts[name] = rfc3339(value)
+    return {
+        "seq": seq,
+        "type": event_type,
+        "at": rfc3339(at),
+        "flow_id": flow_id,
+        "step_id": step_id,
+        "work_id": work_id,
+        "attempt": attempt,
+        "data": orjson.Fragment(dump_json(facts)),
+    }
+
+
+def attempt_documents(events: list[Row]) -> list[Document]:
+    """The attempts of a work item, read off its journal."""
+    attempts: list[Document] = []
+    unsent = 0
+    for _, event_type, at, _, _, _, _, data in events:
+        facts = parse_json(data)
+        if event_type in ("work_dispatched", "work_granted"):
+            attempts.append(
+                {
+                    "attempt": len(attempts) + 1 - unsent,
+                    "sent_at": rfc3339(at),
+                    "acknowledged_at": None,
+                    "ended_at": None,
+                    "outcome": "waiting",
+                    "delivery": None,
+                    "error": None,
+                    "next_attempt_at": None,
+                }
+            )
+        elif not attempts:
+            continue
+        elif event_type == "work_acknowledged":
+            attempts[-1]["acknowledged_at"] = rfc3339(at)
+            attempts[-1]["delivery"] = "answered"
+        elif event_type == "work_postponed":
+            attempts[-1]["error"] = facts["error"]
+            attempts[-1]["next_attempt_at"] = optional_rfc3339(facts["next_attempt_at"])
+        elif event_type in ("work_not_completed", "work_succeeded", "work_failed", "work_cancelled"):
+            attempts[-1]["ended_at"] = rfc3339(at)
+            attempts[-1]["outcome"] = event_type.removeprefix("work_")
+            attempts[-1]["delivery"] = facts.get("delivery") or attempts[-1]["delivery"]
+            attempts[-1]["error"] = facts.get("error")
+            attempts[-1]["next_attempt_at"] = optional_rfc3339(facts.get("next_attempt_at"))
+            unsent += bool(facts.get("unsent"))
+    return attempts
+
+
+def schedule_document(schedule: Schedule) -> Document:
+    """A schedule with what it is about to do, and what came of it last."""
+    return {
+        "schedule_id": schedule.schedule_id,
+        "cron": schedule.cron,
+        "timezone": schedule.timezone,
+        "every_ms": schedule.every_ms,
+        "flow": schedule.flow,
+        "catch_up": schedule.catch_up,
+        "enabled": schedule.enabled,
+        "next_at": optional_rfc3339(schedule.next_at),
+        "last_at": optional_rfc3339(schedule.last_at),
+        "last_flow_id": schedule.last_flow_id,
+        "last_error": schedule.last_error,
+        "upcoming": [rfc3339(tick) for tick in schedule.upcoming()],
+        "created_at": rfc3339(schedule.created_at),
+        "updated_at": rfc3339(schedule.updated_at),
+    }

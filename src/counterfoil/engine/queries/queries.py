@@ -1,0 +1,258 @@
+"""Reading: what the API shows of steps, flows, work and the journal. Readers never wait for the writer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from counterfoil.domain.errors import (
+    UnknownFlow,
+    UnknownReceipt,
+    UnknownSchedule,
+    UnknownStep,
+    UnknownWork,
+)
+from counterfoil.domain.flows.requests import RedriveRequest
+from counterfoil.domain.schedules import SCHEDULE_ID_PATTERN
+from counterfoil.domain.states import FINAL_FLOWS, StepStatus
+from counterfoil.domain.time import optional_rfc3339
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.queries.documents import (
+    Document,
+    attempt_documents,
+    event_document,
+    flow_step_document,
+    fragment,
+    gathered_outputs,
+    listed_flow,
+    schedule_document,
+    step_document,
+    step_reasons,
+    whole_flow,
+    work_document,
+)
+from counterfoil.engine.queries.feed import Feed
+from counterfoil.engine.queries.reading import (
+    Listed,
+    converted,
+    not_a_cursor,
+    numeric_cursor,
+    off_loop,
+    read,
+    read_list,
+    read_page,
+)
+from counterfoil.store.kinds.rows import read_schedule
+from counterfoil.store.protocol import Row, Store
+
+_WITHOUT_OUTCOME = frozenset({str(StepStatus.SKIPPED), str(StepStatus.CANCELLED)})
+_FINAL = frozenset(str(status) for status in FINAL_FLOWS)
+
+
+class Queries:
+    """Every read of the API."""
+
+    def __init__(self, store: Store, context: EngineContext, feed: Feed) -> None:
+        self._store = store
+        self._context = context
+        self._feed = feed
+
+    async def step(self, step_id: str) -> Document:
+        rows = await self._read("get_step", step_id=step_id)
+        if not rows:
+            raise UnknownStep
+        return step_document(rows[0], self._context.defaults)
+
+    async def steps(self) -> list[Document]:
+        return [step_document(row, self._context.defaults) for row in await self._read("list_steps")]
+
+    async def flow(self, flow_id: str) -> Document:
+        rows = await self._read("get_flow", flow_id=flow_id)
+        if not rows:
+            raise UnknownFlow
+        outputs = await self._outputs([flow_id])
+        steps = await self._steps_of(flow_id)
+        document = whole_flow(rows[0], outputs.get(flow_id, {}))
+        order = {step_id: place for place, step_id in enumerate(document["plan"]["steps"])}
+        document["steps"] = dict(sorted(steps.items(), key=lambda item: order.get(item[0], len(order))))
+        return document
+
+    async def _steps_of(self, flow_id: str) -> dict[str, Document]:
+        rows = await self._read("get_flow_steps", flow_id=flow_id)
+        steps = {row[0]: flow_step_document(row) for row in rows}
+        items = await self._read("work_of_flow", flow_id=flow_id)
+        for document in await converted(work_document, items):
+            steps[document["step_id"]]["work"].append(document)
+        for step_id, reason in (await self._reasons(flow_id, rows)).items():
+            steps[step_id]["reason"] = reason
+        return steps
+
+    async def _reasons(self, flow_id: str, steps: list[Row]) -> dict[str, str]:
+        """Why steps were skipped or cancelled, by step: the journal knows, and is asked only where some were."""
+        unwanted = {row[0]: row[5] for row in steps if row[1] in _WITHOUT_OUTCOME and row[5]}
+        if not unwanted:
+            return {}
+        times = orjson.dumps(sorted(set(unwanted.values()))).decode()
+        entries = await self._read("ends_without_outcome", flow_id=flow_id, times=times)
+        reasons = await off_loop(lambda: step_reasons(entries), entries)
+        return {step_id: reason for step_id, reason in reasons.items() if step_id in unwanted}
+
+    async def _outputs(self, flow_ids: list[str]) -> dict[str, Document]:
+        """What the steps of flows gave, by flow."""
+        rows = await self._read("outputs_of_flows", flow_ids=orjson.dumps(flow_ids).decode())
+        return await off_loop(lambda: gathered_outputs(rows), rows)
+
+    async def _with_outputs(self, flows: list[Row]) -> list[Document]:
+        """Flows of a list with what they gave: as many as fit into a page, one at least."""
+        order = [row[1] for row in flows]
+        wanted = orjson.dumps(order).decode()
+        rows, full = await read_page(self._store, "outputs_of_flows", self._context.page_bytes, flow_ids=wanted)
+        if full:  # of the last flow there may be more
+            shown = order.index(rows[-1][0])
+            if not shown:
+                return [listed_flow(flows[0], (await self._outputs(order[:1]))[order[0]])]
+            flows, rows = flows[:shown], [row for row in rows if row[0] != rows[-1][0]]
+        outputs = await off_loop(lambda: gathered_outputs(rows), rows)
+        return [listed_flow(row, outputs.get(row[1], {})) for row in flows]
+
+    async def failed_work(self, request: RedriveRequest) -> list[Row]:
+        """Failed work that fits, the longest ago first: work, flow, step."""
+        return await self._read("find_failed_work", **request.filter.model_dump(), limit=request.limit)
+
+    async def flows(
+        self,
+        *,
+        status: str | None = None,
+        label: tuple[str, str] | None = None,
+        goal: str | None = None,
+        since_ms: int | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Document:
+        rows, following = await self._list(
+            "list_flows" if status in (None, "completed") else "list_open_flows",
+            limit,
+            status=status,
+            label=None if label is None else f"{label[0]}:{label[1]}",
+            goal=goal,
+            since=since_ms,
+            before=numeric_cursor(cursor),
+        )
+        flows = await self._with_outputs(rows)
+        if len(flows) < len(rows):
+            following = str(rows[len(flows) - 1][0])
+        return {"flows": flows, "next_cursor": following}
+
+    async def result(self, flow_id: str, wait_ms: int) -> tuple[Document, bool]:
+        """The flow's result and whether it is final, waiting for that no longer than asked."""
+        give_up_at = self._context.clock() + wait_ms
+        with self._feed.subscribe(flow_id) as subscription:
+            while True:
+                rows = await self._read("get_flow_result", flow_id=flow_id)
+                if not rows:
+                    raise UnknownFlow
+                _, status, error = rows[0]
+                left_ms = give_up_at - self._context.clock()
+                if status in _FINAL or left_ms <= 0 or self._feed.closed:
+                    outputs = await self._outputs([flow_id])
+                    document = {
+                        "flow_id": flow_id,
+                        "status": status,
+                        "outputs": outputs.get(flow_id, {}),
+                        "error": fragment(error),
+                    }
+                    return document, status in _FINAL
+                await subscription.wait(left_ms / 1000)
+
+    async def events(self, flow_id: str, *, cursor: str | None = None, limit: int = 200) -> Document:
+        rows, following = await self._list("journal_of_flow", limit, flow_id=flow_id, after=numeric_cursor(cursor) or 0)
+        if not rows and not await self._read("flow_exists", flow_id=flow_id):
+            raise UnknownFlow
+        return {"events": await converted(event_document, rows), "next_cursor": following}
+
+    async def work_items(
+        self,
+        *,
+        status: str | None = None,
+        step_id: str | None = None,
+        overdue: bool = False,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Document:
+        query, filters = "list_work", {"step_id": step_id, "after": numeric_cursor(cursor)}
+        if status == "gated_not_completed":
+            query, filters["now"] = "list_gated_work", self._context.clock()
+        else:
+            filters["status"] = status
+            if overdue:
+                query, filters["now"] = "list_overdue_work", self._context.clock()
+        rows, following = await self._list(query, limit, **filters)
+        return {"work": await converted(work_document, rows), "next_cursor": following}
+
+    async def work_item(self, work_id: str) -> Document:
+        rows = await self._read("get_work", work_id=work_id)
+        if not rows:
+            raise UnknownWork
+        document = work_document(rows[0])
+        events = await self._read("journal_of_work", flow_id=document["flow_id"], work_id=work_id)
+        return {**document, "attempts": attempt_documents(events)}
+
+    async def receipt(self, work_id: str) -> Document:
+        """What the holder of a receipt may see of its work."""
+        rows = await self._read("receipt_status", work_id=work_id)
+        if not rows:
+            raise UnknownReceipt
+        status, attempt, deadline_at, recorded_at = rows[0]
+        return {
+            "status": status,
+            "attempt": attempt,
+            "deadline_at": optional_rfc3339(deadline_at),
+            "recorded_at": optional_rfc3339(recorded_at),
+            "cancel_requested": status == "cancelled",
+        }
+
+    async def journal_after(self, seq: int, flow_id: str | None, limit: int) -> list[tuple[int, str, bytes]]:
+        """Events after a sequence number, a page of them: number, type, JSON document."""
+        parameters: dict[str, Any] = {"after": seq, "limit": limit}
+        if flow_id is not None:
+            parameters["flow_id"] = flow_id
+        query = "journal_after" if flow_id is None else "journal_of_flow"
+        rows, _ = await read_page(self._store, query, self._context.page_bytes, **parameters)
+        return await converted(_streamed, rows)
+
+    async def schedule(self, schedule_id: str) -> Document:
+        rows = await self._read("get_schedule", schedule_id=schedule_id)
+        if not rows:
+            raise UnknownSchedule
+        return schedule_document(read_schedule(rows[0]))
+
+    async def schedules(self, *, cursor: str | None = None, limit: int = 100) -> Document:
+        """By id; a cursor is the last id of the page before."""
+        if cursor is not None and not re.fullmatch(SCHEDULE_ID_PATTERN, cursor):
+            raise not_a_cursor()
+        rows, following = await self._list("list_schedules", limit, after=cursor)
+        return {"schedules": [schedule_document(read_schedule(row)) for row in rows], "next_cursor": following}
+
+    async def last_seq(self) -> int:
+        return int((await self._read("last_seq"))[0][0])
+
+    async def open_work_by_state(self) -> dict[str, int]:
+        states = dict.fromkeys(("pending", "held", "active", "not_completed"), 0)
+        states.update(dict(await self._read("open_work_by_state")))
+        return states
+
+    async def oldest_waiting_seconds(self) -> dict[str, float]:
+        now = self._context.clock()
+        return {step: max(0, now - since) / 1000 for step, since in await self._read("oldest_waiting")}
+
+    async def _read(self, query: str, **parameters: Any) -> list[Row]:
+        return await read(self._store, query, **parameters)
+
+    async def _list(self, query: str, limit: int, **parameters: Any) -> Listed:
+        return await read_list(self._store, query, self._context.page_bytes, limit, **parameters)
+
+
+def _streamed(row: Row) -> tuple[int, str, bytes]:
+    return row[0], row[1], orjson.dumps(event_document(row))

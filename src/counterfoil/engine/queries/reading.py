@@ -1,0 +1,64 @@
+"""What all reads share: the store that may be away, pages that are bounded in rows and bytes, and long conversions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from counterfoil.domain.errors import InvalidInput, Unavailable
+from counterfoil.store.group_commit.commit import StoreFailure
+from counterfoil.store.protocol import LONG_BYTES, Page, Row, Store, text_size
+
+T = TypeVar("T")
+
+
+class Listed(NamedTuple):
+    """The rows of one page of a list, and where the next one begins; None: there is none."""
+
+    rows: list[Row]
+    next_cursor: str | None
+
+
+async def read(store: Store, query: str, **parameters: Any) -> list[Row]:
+    try:
+        return await store.read(query, **parameters)
+    except StoreFailure as failure:
+        raise Unavailable("the store cannot be read now, try again later") from failure
+
+
+async def read_page(store: Store, query: str, max_bytes: int, **parameters: Any) -> Page:
+    """The same for what may be long: see ``Store.read_page``."""
+    try:
+        return await store.read_page(query, max_bytes, **parameters)
+    except StoreFailure as failure:
+        raise Unavailable("the store cannot be read now, try again later") from failure
+
+
+async def read_list(store: Store, query: str, max_bytes: int, limit: int, **parameters: Any) -> Listed:
+    """One page of a list: at most ``limit`` rows, fewer if they are long; the first column is the cursor."""
+    rows, full = await read_page(store, query, max_bytes, limit=limit + 1, **parameters)
+    more = len(rows) > limit or (full and bool(rows))
+    return Listed(rows[:limit], str(rows[:limit][-1][0]) if more else None)
+
+
+async def converted(make: Callable[[Row], T], rows: list[Row]) -> list[T]:
+    """What a function makes of each row, in a thread if the rows are long."""
+    return await off_loop(lambda: [make(row) for row in rows], rows)
+
+
+async def off_loop(make: Callable[[], T], rows: Iterable[Row]) -> T:
+    """What a function makes of some rows, in a thread if they are long."""
+    return await asyncio.to_thread(make) if sum(map(text_size, rows)) >= LONG_BYTES else make()
+
+
+def numeric_cursor(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise not_a_cursor()
+    return int(text)
+
+
+def not_a_cursor() -> InvalidInput:
+    return InvalidInput(errors=[{"place": "cursor", "message": "is not a cursor that a list has given"}])

@@ -1,0 +1,1 @@
+"""Commands for subscriptions, and the delivery of their messages."""

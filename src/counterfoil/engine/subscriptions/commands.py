@@ -1,0 +1,127 @@
+"""Making, changing and removing subscriptions, and what people ask of their deliveries.
+
+No secret is stored: the one that signs what a subscriber is told follows from the engine's receipt secret and the id of
+the subscription. With several receipt secrets there are as many, and a message has a signature of each.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass, replace
+
+from counterfoil.domain.subscription_errors import SubscriptionDisabled, UnknownDelivery, UnknownSubscription
+from counterfoil.domain.subscriptions.definitions import Delivery, Subscription, SubscriptionDefinition
+from counterfoil.domain.subscriptions.notices import trial
+from counterfoil.domain.work.receipts import Receipts
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
+
+
+def secrets_of(receipts: Receipts, subscription_id: str) -> list[str]:
+    """The secrets of a subscription, as Standard Webhooks writes them; the first one is the present one."""
+    return [f"whsec_{b64encode(key).decode()}" for key in receipts.derived("subscription", subscription_id)]
+
+
+@dataclass(slots=True)
+class PutSubscription:
+    """``PUT /api/v1/subscriptions/{subscription_id}``. The same definition again changes nothing."""
+
+    subscription_id: str
+    definition: SubscriptionDefinition
+
+    def needs(self, needs: Needs) -> None:
+        needs.subscriptions.add(self.subscription_id)
+
+    def decide(self, world: World, now: int) -> tuple[Subscription, bool]:
+        """The subscription, and whether it is new."""
+        found = world.subscriptions.get(self.subscription_id)
+        if found is not None and found.definition == self.definition:
+            return found, False
+        created_at = now if found is None else found.created_at
+        subscription = Subscription(self.subscription_id, self.definition, None, created_at, now)
+        world.subscriptions.put(self.subscription_id, subscription)
+        return subscription, found is None
+
+
+@dataclass(slots=True)
+class DisableSubscription:
+    """The subscriber said 410 Gone at this address: it is told nothing more, unless it has moved meanwhile."""
+
+    subscription_id: str
+    url: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.subscriptions.add(self.subscription_id)
+
+    def decide(self, world: World, now: int) -> bool:
+        found = world.subscriptions.get(self.subscription_id)
+        if found is None or not found.definition.enabled or found.definition.url != self.url:
+            return False
+        definition = found.definition.model_copy(update={"enabled": False})
+        note = "disabled by the engine: the subscriber answered 410 Gone"
+        world.subscriptions.put(self.subscription_id, replace(found, definition=definition, note=note, updated_at=now))
+        return True
+
+
+@dataclass(slots=True)
+class DeleteSubscription:
+    """Nobody is told anything by it from now on, and what was still to be told is forgotten."""
+
+    subscription_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.subscriptions.add(self.subscription_id)
+
+    def decide(self, world: World, now: int) -> None:
+        _known(world, self.subscription_id)
+        world.subscriptions.put(self.subscription_id, None)
+
+
+@dataclass(slots=True)
+class SendTest:
+    """``POST .../test``: a delivery that tells of nothing, on the way of all others."""
+
+    subscription_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.subscriptions.add(self.subscription_id)
+
+    def decide(self, world: World, now: int) -> Delivery:
+        _enabled(world, self.subscription_id)
+        delivery = trial(self.subscription_id, f"msg_{world.new_id()}", now)
+        world.deliveries.put(delivery.delivery_id, delivery)
+        return delivery
+
+
+@dataclass(slots=True)
+class Redeliver:
+    """``POST .../deliveries/{delivery_id}/redeliver``: due now; with all its tries, if it was given up."""
+
+    subscription_id: str
+    delivery_id: str
+
+    def needs(self, needs: Needs) -> None:
+        needs.subscriptions.add(self.subscription_id)
+        needs.deliveries.add(self.delivery_id)
+
+    def decide(self, world: World, now: int) -> Delivery:
+        _enabled(world, self.subscription_id)
+        found = world.delivery(self.delivery_id)
+        if found is None or found.subscription_id != self.subscription_id:
+            raise UnknownDelivery
+        attempt = 0 if found.due_at is None else found.attempt
+        delivery = replace(found, attempt=attempt, due_at=now)
+        world.deliveries.put(self.delivery_id, delivery)
+        return delivery
+
+
+def _known(world: World, subscription_id: str) -> Subscription:
+    found = world.subscriptions.get(subscription_id)
+    if found is None:
+        raise UnknownSubscription
+    return found
+
+
+def _enabled(world: World, subscription_id: str) -> None:
+    if not _known(world, subscription_id).definition.enabled:
+        raise SubscriptionDisabled

@@ -1,0 +1,191 @@
+"""Telling subscribers: each delivery is kept until it was taken or given up.
+
+A delivery may be made twice, by a node that crashed before it could record the first: both have the same
+``webhook-id``. Deliveries to one subscriber are made at the same time, so their order is not that of the events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import structlog
+
+from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.steps.definitions import HOUR_MS, WorkDefaults
+from counterfoil.domain.subscriptions.definitions import Delivery
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.subscriptions.commands import DisableSubscription, secrets_of
+from counterfoil.engine.subscriptions.messages import Messenger, Outcome, Transport, in_hand_ms, recorded
+from counterfoil.observability.metrics import Metrics
+from counterfoil.store.group_commit.batch import ForEach
+from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.unit_of_work.read_set import Find, Needs
+from counterfoil.store.unit_of_work.world import World
+from counterfoil.transport.exhaustion import Shortage
+from counterfoil.transport.signing import Signer
+
+RULES = WorkDefaults(max_retries=18, init_backoff_ms=5_000, max_backoff_ms=4 * HOUR_MS, ack_timeout_ms=10_000)
+"""How a delivery is tried: nineteen times over about a day."""
+AT_ONCE = 64
+"""Deliveries that a node makes at the same time."""
+AT_ONCE_TO_ONE = 8
+"""A subscriber that is being told so many is told no more until some of them are over: one that is slow must not take
+all places."""
+GONE = 410
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class ClaimDelivery:
+    """Take a due delivery in hand: until it is recorded or the time is over, nobody else makes it."""
+
+    delivery_id: str
+    for_ms: int
+
+    def needs(self, needs: Needs) -> None:
+        needs.deliveries.add(self.delivery_id)
+
+    def decide(self, world: World, now: int) -> tuple[Delivery, str] | None:
+        """The delivery, due when it is in hand no longer, and where it goes."""
+        delivery = world.delivery(self.delivery_id)
+        if delivery is None or delivery.due_at is None or delivery.due_at > now:
+            return None
+        subscription = world.controls().subscriptions.get(delivery.subscription_id)
+        if subscription is None:  # it was deleted while this was being written
+            world.deliveries.put(self.delivery_id, None)
+            return None
+        if not subscription.definition.enabled:
+            world.deliveries.put(self.delivery_id, replace(delivery, due_at=None, note="the subscription is disabled"))
+            return None
+        claimed = replace(delivery, due_at=now + self.for_ms)
+        world.deliveries.put(self.delivery_id, claimed)
+        return claimed, subscription.definition.url
+
+
+@dataclass(slots=True)
+class RecordDelivery:
+    """A delivery was tried: forget it when it was taken, else try again later, or keep it for people to look at.
+
+    ``until``: how long whoever tried it had it in hand. If it is due at another time by now, somebody else has taken it
+    in hand since, or wants it made again: then a failure is no news.
+    """
+
+    delivery_id: str
+    until: int
+    outcome: Outcome
+
+    def needs(self, needs: Needs) -> None:
+        needs.deliveries.add(self.delivery_id)
+
+    def decide(self, world: World, now: int) -> None:
+        delivery = world.delivery(self.delivery_id)
+        if delivery is None:
+            return
+        if self.outcome.word == "delivered" or delivery.subscription_id not in world.controls().subscriptions:
+            world.deliveries.put(self.delivery_id, None)
+        elif delivery.due_at == self.until:
+            retry_at, note = self.outcome.retry_at, self.outcome.note
+            attempt = delivery.attempt + int(self.outcome.sent)
+            tried = replace(delivery, attempt=attempt, due_at=retry_at, note=note)
+            world.deliveries.put(self.delivery_id, tried)
+
+
+class Notifier:
+    """Makes due deliveries, so many at a time, and records what became of each."""
+
+    def __init__(
+        self, context: EngineContext, commit: GroupCommit, transport: Transport, metrics: Metrics, shortage: Shortage
+    ) -> None:
+        self._context = context
+        self._commit = commit
+        self._messenger = Messenger(context, transport, RULES, shortage)
+        self._metrics = metrics
+        self._under_way: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self.freed: Callable[[], None] = lambda: None
+        """Called when one is over, while others may have been passed over for it."""
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._tasks) >= AT_ONCE
+
+    def busy(self) -> str:
+        """The subscriptions that are told no more at the moment, as JSON text."""
+        return dump_json(sorted(key for key, count in self._under_way.items() if count >= AT_ONCE_TO_ONE)).decode()
+
+    async def make_due(self, now: int, limit: int) -> int:
+        """Begin with deliveries that are due, at most so many; how many were begun."""
+        if self._stopping or self.is_full:
+            return 0
+        room = min(limit, AT_ONCE - len(self._tasks))
+        find = Find.of("find_deliveries", now=now, share=AT_ONCE_TO_ONE, limit=room, busy=self.busy())
+        claimed = await self._commit.submit(ForEach(find, partial(ClaimDelivery, for_ms=in_hand_ms(RULES))))
+        for found in claimed:
+            if found is not None:
+                self._launch(*found)
+        return len(claimed)
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Begin nothing more and wait for what is under way; the rest is made again when its time in hand is over."""
+        self._stopping = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_seconds)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _launch(self, delivery: Delivery, url: str) -> None:
+        self._under_way[delivery.subscription_id] += 1
+        task = asyncio.create_task(self._make(delivery, url))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._over, delivery.subscription_id))
+
+    def _over(self, subscription_id: str, task: asyncio.Task[None]) -> None:
+        was_full = self.is_full or self._under_way[subscription_id] >= AT_ONCE_TO_ONE
+        self._tasks.discard(task)
+        self._under_way[subscription_id] -= 1
+        if not self._under_way[subscription_id]:
+            del self._under_way[subscription_id]
+        if was_full and not self._stopping:
+            self.freed()
+
+    async def _make(self, delivery: Delivery, url: str) -> None:
+        subscription_id, until = delivery.subscription_id, delivery.due_at or 0
+        signer = Signer(",".join(secrets_of(self._context.receipts, subscription_id)))
+        try:
+            outcome = await self._messenger.send(
+                url,
+                delivery.body.encode(),
+                message_id=delivery.delivery_id,
+                attempt=delivery.attempt,
+                until=until,
+                signer=signer,
+            )
+            self._metrics.delivered(outcome.word)
+            await recorded(self._commit, RecordDelivery(delivery.delivery_id, until, outcome))
+            if outcome.status == GONE and await recorded(self._commit, DisableSubscription(subscription_id, url)):
+                log.warning("subscription_disabled", subscription_id=subscription_id, reason=outcome.note)
+        except Exception:  # it is made again when its time in hand is over
+            log.exception("delivery_failed", subscription_id=subscription_id, delivery_id=delivery.delivery_id)
+            return
+        if outcome.word == "given_up":
+            log.warning(
+                "delivery_given_up",
+                subscription_id=subscription_id,
+                delivery_id=delivery.delivery_id,
+                type=delivery.type,
+                attempts=delivery.attempt + 1,
+                reason=outcome.note,
+            )

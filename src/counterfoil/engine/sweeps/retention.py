@@ -1,0 +1,114 @@
+"""The sweep over flows that ended long ago: after a time what they carried goes, after another they go wholly.
+
+Flows are walked along in the order in which they were made, which needs no index that every completion would have to
+write. A walk ends where flows are too young to have ended long ago. It goes on from there, and does not look again at
+what it passed over because it was open or had ended lately: now and then it begins anew, for those.
+
+Every node walks for itself. A flow that another node has in hand is passed over.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import orjson
+
+from counterfoil.engine import Engine
+from counterfoil.engine.flows.prune import Prune
+from counterfoil.engine.wakeups import SweepName
+from counterfoil.store.group_commit.batch import ForEach
+from counterfoil.store.protocol import Row
+from counterfoil.store.unit_of_work.read_set import Find
+
+FLOWS_A_ROUND = 100
+"""Flows that are pruned in one transaction at most: others wait for it no longer than for any other batch."""
+ITEMS_A_ROUND = 1_000
+"""Work items that these flows have at most, unless one alone has more."""
+ROWS_A_ROUND = 1_000
+"""Flows that are looked at in one round at most."""
+PAUSE_MS = 50
+"""Between two rounds: pruning never hurries."""
+ANEW_MS = 3_600_000
+"""How long after it began a walk that has come to its end begins anew, at most."""
+LONGEST_REST_MS = 60_000
+SHORTEST_REST_MS = 1_000
+
+
+class Walk:
+    """The way along the flows for one rule, and how far it has come."""
+
+    def __init__(self, kept_ms: int, *, payloads: bool) -> None:
+        self.kept_ms = kept_ms
+        self.payloads = payloads
+        self.after = 0
+        """The last flow that was looked at, by its ordinal."""
+        self.rests_until = 0
+        self._began_at = 0
+        self._anew_ms = min(ANEW_MS, max(kept_ms, SHORTEST_REST_MS))
+        self._rest_ms = min(LONGEST_REST_MS, max(kept_ms // 100, SHORTEST_REST_MS))
+        self._at_end = True
+
+    def goes_on(self, now: int) -> None:
+        """A round begins: from the beginning, if the walk came to its end and long enough ago began there."""
+        if self._at_end and now - self._began_at >= self._anew_ms:
+            self.after, self._began_at = 0, now
+
+    def rests(self, now: int, after: int, *, at_end: bool) -> None:
+        """A round is over: at the end of the old flows there is time, before it only a pause."""
+        self.after, self._at_end = after, at_end
+        self.rests_until = now + (self._rest_ms if at_end else PAUSE_MS)
+
+
+class RetentionSweep:
+    """See engine/sweeps/sweep.py."""
+
+    name = SweepName.RETENTION
+
+    def __init__(self, engine: Engine) -> None:
+        kept = engine.context.retention
+        self._engine = engine
+        self._walks: list[Walk] = []
+        if kept.flows_ms is not None:
+            self._walks.append(Walk(kept.flows_ms, payloads=False))
+        if kept.payloads_ms is not None and (kept.flows_ms is None or kept.payloads_ms < kept.flows_ms):
+            self._walks.append(Walk(kept.payloads_ms, payloads=True))
+
+    async def run_once(self, now: int, limit: int) -> int:
+        """How many flows were pruned. There may be more: after a pause, see ``next_due``."""
+        if not self._engine.accepting:
+            return 0
+        return sum([await self._go_on(walk, now, limit) for walk in self._walks if walk.rests_until <= now])
+
+    async def next_due(self) -> int | None:
+        return min((walk.rests_until for walk in self._walks), default=None) if self._engine.accepting else None
+
+    async def _go_on(self, walk: Walk, now: int, limit: int) -> int:
+        engine = self._engine
+        walk.goes_on(now)
+        cutoff = now - walk.kept_ms
+        rule: dict[str, Any] = {"cutoff": cutoff, "payloads": walk.payloads}
+        rows = await engine.store.read("walk_flows", after=walk.after, limit=ROWS_A_ROUND, **rule)
+        flows, after, at_end = _choose(rows, walk.after, cutoff, min(limit, FLOWS_A_ROUND))
+        pruned = 0
+        if flows:
+            find = Find.of("find_prunable", flows=orjson.dumps(flows).decode(), **rule)
+            pruned = sum(await engine.commit.submit(ForEach(find, partial(Prune, **rule))))
+        walk.rests(engine.context.clock(), after, at_end=at_end)
+        return pruned
+
+
+def _choose(rows: list[Row], after: int, cutoff: int, limit: int) -> tuple[list[str], int, bool]:
+    """The flows of a round, the last one that was looked at, and whether those behind it are all too young."""
+    flows: list[str] = []
+    items = 0
+    for ordinal, flow_id, created_at, own_items in rows:
+        if created_at > cutoff:
+            return flows, after, True
+        if own_items is not None:
+            items += own_items
+            if flows and (len(flows) == limit or items > ITEMS_A_ROUND):
+                return flows, after, False
+            flows.append(flow_id)
+        after = ordinal
+    return flows, after, len(rows) < ROWS_A_ROUND

@@ -1,0 +1,1 @@
+"""Commands and services for work items: claim, dispatch, complete, expire."""

@@ -1,0 +1,121 @@
+"""How many dispatches may be under way: overall, and to one host, so that a slow host cannot starve the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from counterfoil.domain.records import host_of
+
+
+class Rest(NamedTuple):
+    """Until when a step may not be sent, by the limit that this version of it has."""
+
+    until: int
+    version: str
+
+
+class Slots:
+    """Dispatches under way, counted.
+
+    ``waiting``: lanes that hold due work which found no place. ``full``: steps that have as many items out as their
+    ``parallelism`` allows; one that comes back makes room again. ``resting``: steps that were sent as often as their
+    rate limit allows, and until when.
+    """
+
+    def __init__(self, total: int, per_host: int) -> None:
+        self._total = total
+        self._per_host = per_host
+        self._under_way = 0
+        self._by_host: Counter[str] = Counter()
+        self._reserved = 0
+        self._reserved_by_host: Counter[str] = Counter()
+        self.waiting: set[str] = set()
+        self.full: set[str] = set()
+        self.resting: dict[str, Rest] = {}
+
+    @property
+    def under_way(self) -> int:
+        return self._under_way
+
+    def may_send(self, step_id: str, now: int) -> bool:
+        """Whether nothing is known that would keep the step from being sent."""
+        rest = self.resting.get(step_id)
+        if rest is not None and rest.until <= now:
+            del self.resting[step_id]
+            rest = None
+        return rest is None and step_id not in self.full
+
+    def wake_for(self, step_id: str, version: str) -> None:
+        """Something of the step is due. If it is of another version than what rests, it may have another limit."""
+        rest = self.resting.get(step_id)
+        if rest is not None and rest.version != version:
+            del self.resting[step_id]
+
+    def forget_rests(self, steps: Iterable[str]) -> bool:
+        """Another definition may allow more, or another node knows better; whether any of these was resting."""
+        return sum(self.resting.pop(step_id, None) is not None for step_id in tuple(steps)) > 0
+
+    def occupy(self, lane: str) -> None:
+        self._under_way += 1
+        self._by_host[host_of(lane)] += 1
+
+    def release(self, lane: str) -> None:
+        host = host_of(lane)
+        self._under_way -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    def reserve(self, host: str, places: int = 1) -> None:
+        """Places that a batch has taken and not yet used; a negative number gives them back."""
+        self._reserved += places
+        self._reserved_by_host[host] += places
+        if not self._reserved_by_host[host]:
+            del self._reserved_by_host[host]
+
+    def free(self) -> int:
+        return self._total - self._under_way - self._reserved
+
+    def free_to(self, host: str) -> int:
+        return min(self.free(), self._per_host - self._by_host[host] - self._reserved_by_host[host])
+
+
+class BatchCapacity:
+    """The places that one batch may take. They are occupied when it has committed; if it fails, nothing was taken."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._taken: Counter[str] = Counter()
+        self._noted: set[str] = set()
+
+    def take(self, lane: str) -> bool:
+        host = host_of(lane)
+        if self._slots.free_to(host) <= 0:
+            return False
+        self._slots.reserve(host)
+        self._taken[host] += 1
+        return True
+
+    def give_back(self) -> None:
+        for host, places in self._taken.items():
+            self._slots.reserve(host, -places)
+        self._taken.clear()
+
+    def note_full(self, step_id: str) -> None:
+        self._noted.add(step_id)
+        self._slots.full.add(step_id)
+
+    def note_rest(self, step_id: str, version: str, until: int) -> None:
+        self._noted.add(step_id)
+        self._slots.resting[step_id] = Rest(until, version)
+
+    def retract(self) -> None:
+        """What was noted counted claims of this batch, which were never made: somebody must look again."""
+        self._slots.full -= self._noted
+        self._slots.forget_rests(self._noted)
+        self._noted.clear()
+
+    def take_at_once(self, lane: str) -> bool:
+        return lane not in self._slots.waiting and self.take(lane)

@@ -1,0 +1,102 @@
+"""Completing work by webhook: one report against one receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from counterfoil.domain.errors import UnknownReceipt
+from counterfoil.domain.flows.settle import settle
+from counterfoil.domain.records import GATED
+from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.time import rfc3339
+from counterfoil.domain.work.decisions import RetryRules, Verdict, beat, report
+from counterfoil.domain.work.results import Heartbeat, StepResult
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
+
+
+@dataclass(slots=True)
+class Completion:
+    """What became of a report."""
+
+    verdict: Verdict
+    status: WorkStatus
+    recorded_at: int | None
+    sent_at: int | None
+
+    @property
+    def recorded_text(self) -> str:
+        """When it was recorded, as JSON text."""
+        return "null" if self.recorded_at is None else f'"{rfc3339(self.recorded_at)}"'
+
+
+class Complete:
+    """Decide a StepResult for the work item of a receipt; the first outcome wins."""
+
+    __slots__ = ("_result", "_retry", "_verify", "_work_id")
+
+    def __init__(
+        self, work_id: str, result: StepResult, retry: RetryRules, verify: Callable[[int], None] | None = None
+    ) -> None:
+        self._work_id = work_id
+        self._result = result
+        self._retry = retry
+        self._verify = verify
+        """Checks the report's signature at a given time; asked only for steps that want one."""
+
+    def needs(self, needs: Needs) -> None:
+        needs.work.add(self._work_id)
+
+    def decide(self, world: World, now: int) -> Completion:
+        work = world.find_work(self._work_id)
+        if work is None or work.version == GATED:  # nobody was given a receipt for what an agent runs
+            raise UnknownReceipt
+        step = world.version(work.version)
+        if step.definition.require_signature and self._verify is not None:
+            self._verify(now)
+        verdict, events = report(work, self._result, step, self._retry, now, world.findings)
+        for event in events:
+            world.record(event)
+        if events:
+            settle(world, work.flow_id, now)
+        after = world.work(self._work_id)
+        recorded_at = now if events else after.recorded_at
+        return Completion(verdict, after.status, recorded_at, work.sent_at)
+
+
+@dataclass(slots=True)
+class HeartbeatAnswer:
+    """When the next sign of life is due, and whether the work is still wanted."""
+
+    deadline_at: int | None
+    cancel_requested: bool
+
+
+class Beat:
+    """A heartbeat for the work item of a receipt."""
+
+    __slots__ = ("_heartbeat", "_journaled", "_verify", "_work_id")
+
+    def __init__(
+        self, work_id: str, heartbeat: Heartbeat, verify: Callable[[int], None] | None = None, *, journaled: bool = True
+    ) -> None:
+        self._work_id = work_id
+        self._heartbeat = heartbeat
+        self._verify = verify
+        self._journaled = journaled
+
+    def needs(self, needs: Needs) -> None:
+        needs.work.add(self._work_id)
+
+    def decide(self, world: World, now: int) -> HeartbeatAnswer:
+        work = world.find_work(self._work_id)
+        if work is None or work.version == GATED:  # nobody was given a receipt for what an agent runs
+            raise UnknownReceipt
+        step = world.version(work.version)
+        if step.definition.require_signature and self._verify is not None:
+            self._verify(now)
+        for event in beat(work, self._heartbeat, step, now, journaled=self._journaled):
+            world.record(event)
+        work = world.work(self._work_id)
+        return HeartbeatAnswer(work.deadline_at, work.status is WorkStatus.CANCELLED)

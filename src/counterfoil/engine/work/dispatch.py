@@ -1,0 +1,304 @@
+"""Dispatching: send what was claimed, and record what the endpoint said.
+
+The protocol. An attempt is sent only after its intent was committed (``committed`` is called with what the batch
+wrote), and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded
+against that very attempt of that very owner: if anything else happened to the item in the meantime (a webhook, a
+deadline, a cancellation), the reply is too late and changes nothing.
+
+An attempt that this machine cannot send, for want of descriptors, memory, ports or threads, is held back and tried
+again under the same intent. If that does not help for half of its acknowledgement timeout, the item is given back:
+nothing was sent, so the attempt keeps its number and no retry is used up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+
+from counterfoil.domain.errors import CounterfoilError
+from counterfoil.domain.flows.requests import arguments_for
+from counterfoil.domain.flows.settle import settle
+from counterfoil.domain.journal.events import EventType
+from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.records import FlowInputs, StepVersion, Work
+from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.domain.work.decisions import RetryRules, acknowledge, fail, give_back, report, take_back
+from counterfoil.domain.work.replies import (
+    Acknowledged,
+    Delivery,
+    Failed,
+    NotCompleted,
+    NotSent,
+    Outcome,
+    Reply,
+    classify,
+)
+from counterfoil.engine.cluster.lease import Lease
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.subscriptions.messages import USER_AGENT, MessageSigner, Transport, recorded
+from counterfoil.engine.work.capacity import BatchCapacity, Slots
+from counterfoil.observability.metrics import Metrics
+from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
+from counterfoil.transport.exhaustion import Shortage
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class RecordReply:
+    """What the endpoint's answer means for the attempt that it answers."""
+
+    def __init__(
+        self, work: Work, outcome: Outcome, http_status: int | None, retry: RetryRules, hold: str | None = None
+    ) -> None:
+        self._work_id = work.work_id
+        self._attempt = work.attempt
+        self._owner = work.owner
+        self._outcome = outcome
+        self._http_status = http_status
+        self._retry = retry
+        self._hold = hold
+
+    def needs(self, needs: Needs) -> None:
+        needs.work.add(self._work_id)
+
+    def decide(self, world: World, now: int) -> str:
+        """What became of the attempt, in a word for the metrics."""
+        work = world.work(self._work_id)
+        if work.status is not WorkStatus.ACTIVE or (work.attempt, work.owner) != (self._attempt, self._owner):
+            return "late"
+        outcome = self._outcome
+        if isinstance(outcome, Acknowledged):
+            world.record(acknowledge(work, now, self._http_status, outcome.note))
+            return "acknowledged"
+        if isinstance(outcome, NotCompleted):
+            event = give_back(
+                work,
+                world.version(work.version),
+                self._retry,
+                now,
+                code=outcome.code,
+                message=outcome.message,
+                delivery=outcome.delivery,
+                retry_after_ms=outcome.retry_after_ms,
+                via="response",
+            )
+            world.record(event)
+            word = "not_completed" if outcome.delivery is Delivery.ANSWERED else str(outcome.delivery)
+        elif isinstance(outcome, NotSent):
+            step = world.version(work.version)
+            code, message = outcome.code, outcome.message
+            world.record(take_back(work, step, self._retry, now, code=code, message=message, hold=self._hold))
+            word = "not_sent"
+        elif isinstance(outcome, Failed):
+            world.record(fail(work, now, outcome.code, outcome.message, "response"))
+            word = "failed"
+        else:
+            step, found = world.version(work.version), world.findings
+            _, events = report(work, outcome.result, step, self._retry, now, found, via="response")
+            for event in events:
+                world.record(event)
+            word = str(world.work(self._work_id).status)
+        settle(world, work.flow_id, now)
+        return word
+
+
+class Dispatcher:
+    """Sends claimed work, so many at a time, and brings every reply home."""
+
+    def __init__(
+        self,
+        context: EngineContext,
+        commit: GroupCommit,
+        transport: Transport,
+        signer: MessageSigner | None,
+        metrics: Metrics,
+        slots: Slots,
+        lease: Lease,
+        shortage: Shortage,
+    ) -> None:
+        self._context = context
+        self._commit = commit
+        self._transport = transport
+        self._signer = signer
+        self._metrics = metrics
+        self.slots = slots
+        self._lease = lease
+        self._shortage = shortage
+        self.freed: Callable[[], None] = lambda: None
+        """Called when a place became free that something waits for."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+
+    def prepare(self, world: World) -> None:
+        world.node_id = self._context.node_id
+        world.new_id = self._context.new_id
+        world.rules = self._context.rules
+        if not self._stopping.is_set() and self._lease.held:
+            world.capacity = BatchCapacity(self.slots)
+
+    def committed(self, world: World) -> None:
+        """Send every attempt whose intent has just been committed."""
+        dispatched = EventType.WORK_DISPATCHED
+        for event in world.changes.events:
+            if event.type is dispatched and event.work_id is not None:
+                work = world.work(event.work_id)
+                # It may have ended, or gone on to another attempt, in the very commit that claimed it.
+                if work.status is WorkStatus.ACTIVE and work.attempt == event.attempt:
+                    hold = event.data.get("approval_id")
+                    self._launch(work, world.version(work.version), world.inputs(work.flow_id), hold)
+
+    def stop(self) -> None:
+        """Claim nothing more; what is under way goes on."""
+        self._stopping.set()
+
+    async def drain(self, timeout_seconds: float) -> int:
+        """Wait for what is under way, then give up on the rest: the next start treats it as unknown."""
+        self._stopping.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_seconds)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        return len(left)
+
+    def _launch(self, work: Work, step: StepVersion, inputs: FlowInputs, hold: str | None) -> None:
+        self.slots.occupy(work.lane)
+        task = asyncio.create_task(self._attempt(work, step, inputs, hold))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _attempt(self, work: Work, step: StepVersion, inputs: FlowInputs, hold: str | None) -> None:
+        try:
+            reply = await self._send(work, step, dump_json(self._request(work, step, inputs)))
+        except Exception:  # a bug, and perhaps sent: better unknown now than silent until the deadline
+            log.exception("dispatch_failed", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
+            reply = Reply(Delivery.UNKNOWN, error="the engine failed while this attempt was being sent")
+        finally:
+            self.slots.release(work.lane)
+            if self.slots.waiting:
+                self.freed()
+        outcome = classify(reply, "async" if step.definition.kind == "async" else "sync")
+        await self._record(RecordReply(work, outcome, reply.status, self._context.retry_rules(), hold), work)
+
+    async def _send(self, work: Work, step: StepVersion, body: bytes) -> Reply:
+        """Make the call; as long as this machine lacks what it takes, for half of the call's own time at most."""
+        assert step.definition.endpoint is not None, "only what has an endpoint is dispatched"
+        loop = asyncio.get_running_loop()
+        patience, began, pause = step.work.ack_timeout_ms, loop.time(), FIRST_PAUSE_SECONDS
+        timeout_ms = patience
+        while True:
+            reply = await self._transport.post(
+                step.definition.endpoint,
+                body=body,
+                headers=self._headers(work, body),
+                timeout_ms=timeout_ms,
+                may_send=partial(self._may_send, work),
+            )
+            if reply.lack is None:
+                self._shortage.end()
+                return reply
+            with self._shortage.waiting(reply.lack):
+                if await self._stops_within(pause):
+                    return reply
+            timeout_ms = patience - int((loop.time() - began) * 1000)
+            if timeout_ms < patience / 2:
+                return reply
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _stops_within(self, seconds: float) -> bool:
+        """Wait so long; whether the engine stops meanwhile, or has done so already."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        return self._stopping.is_set()
+
+    def _may_send(self, work: Work) -> bool:
+        """Whether the attempt is still this node's: nobody can have taken it over, nor given it up for its silence."""
+        in_time = work.due_at is None or self._context.clock() < work.due_at
+        return in_time and self._lease.holds(work.owner)
+
+    async def _record(self, command: RecordReply, work: Work) -> None:
+        """A reply must not get lost because the store is away for a moment: try until it is recorded."""
+        try:
+            outcome = await recorded(self._commit, command)
+        except CounterfoilError:
+            log.exception("reply_not_recorded", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
+        else:
+            if outcome is not None:
+                self._metrics.dispatched(outcome)
+
+    def _request(self, work: Work, step: StepVersion, inputs: FlowInputs) -> dict[str, Any]:
+        """The body that the endpoint receives. The flow's own metadata never overrides the engine's."""
+        definition = step.definition
+        token = self._context.receipts.issue(work.flow_id, work.step_id, work.work_id)
+        metadata: dict[str, Any] = {
+            **inputs.metadata,
+            "flow_id": work.flow_id,
+            "step_id": work.step_id,
+            "work_id": work.work_id,
+            "receipt_token": token,
+            "attempt": work.attempt,
+            "max_attempts": step.work.max_attempts,
+            "idempotency_key": work.idempotency_key,
+            "retry_context": retry_context(work),
+        }
+        if definition.kind == "async":
+            url = f"{self._context.webhook_base_url}/webhook/{work.flow_id}/{work.step_id}/{token}"
+            metadata["webhook_url"] = url
+            metadata["heartbeat_url"] = f"{url}/heartbeat"
+            metadata["deadline_at"] = optional_rfc3339(work.deadline_at)
+        else:
+            for name in ("webhook_url", "heartbeat_url", "deadline_at"):
+                metadata.pop(name, None)
+        if work.undoes is not None:
+            return {**(work.arguments or {}), "metadata": {**metadata, "compensating": True, "undoes": work.undoes}}
+        arguments = work.arguments if work.arguments is not None else arguments_for(definition, inputs.init)
+        return {"arguments": arguments, "metadata": metadata}
+
+    def _headers(self, work: Work, body: bytes) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": USER_AGENT,
+            "Idempotency-Key": work.idempotency_key,
+            "traceparent": traceparent(work),
+        }
+        if self._signer is not None:
+            message_id = f"{work.work_id}.{work.attempt}"
+            headers.update(self._signer.headers(message_id, self._context.clock(), body))
+        return headers
+
+
+def retry_context(work: Work) -> dict[str, Any]:
+    """What an endpoint may want to know of the attempts before this one: ten fields, always all of them."""
+    return {
+        "gate_count": work.attempt,
+        "completion_count": 0,
+        "prior_completion_status": "none" if work.attempt <= 1 else "gated_not_completed",
+        "prior_output_available": False,
+        "prior_output": None,
+        "prior_completion_at": None,
+        "first_attempt_at": rfc3339(work.first_sent_at or 0),
+        "last_attempt_at": rfc3339(work.sent_at or 0),
+        "last_decision": "allow",
+        "idempotency_key": work.idempotency_key,
+    }
+
+
+def traceparent(work: Work) -> str:
+    """One trace for a flow, one span for an attempt: the same ids wherever they are made."""
+    trace = hashlib.blake2b(work.flow_id.encode(), digest_size=16).hexdigest()
+    span = hashlib.blake2b(f"{work.work_id}.{work.attempt}".encode(), digest_size=8).hexdigest()
+    return f"00-{trace}-{span}-01"

@@ -1,0 +1,69 @@
+"""Work whose clock has run out, and work whose sender is gone: its outcome is unknown, and the step's rules decide.
+
+Both are decided anew from the state in the transaction: whatever was recorded first wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from counterfoil.domain.flows.settle import settle
+from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.work.decisions import RetryRules, give_back
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
+
+
+@dataclass(slots=True)
+class ExpireOverdue:
+    """Silence past a deadline."""
+
+    work_id: str
+    retry: RetryRules
+
+    def needs(self, needs: Needs) -> None:
+        needs.work.add(self.work_id)
+
+    def decide(self, world: World, now: int) -> bool:
+        work = world.work(self.work_id)
+        if work.status is not WorkStatus.ACTIVE or work.due_at is None or work.due_at > now:
+            return False
+        step = world.version(work.version)
+        if step.is_gated:
+            code, message = "NOT_REPORTED", "the agent that was let run it has not reported in time"
+        else:
+            awaited = "callback" if step.definition.kind == "async" else "answer"
+            code, message = "DEADLINE_EXCEEDED", f"no {awaited} came before the deadline"
+        _give_back_unknown(world, self.work_id, self.retry, now, code, message)
+        return True
+
+
+@dataclass(slots=True)
+class ReclaimOrphan:
+    """An attempt whose sender died before the answer was recorded: sent or not, nobody knows, and it counts.
+
+    ``owner`` is the dead one. It never lives again, so what it still owns is an orphan whenever this is decided; what
+    has another owner by now is none.
+    """
+
+    work_id: str
+    owner: str
+    retry: RetryRules
+
+    def needs(self, needs: Needs) -> None:
+        needs.work.add(self.work_id)
+
+    def decide(self, world: World, now: int) -> bool:
+        work = world.work(self.work_id)
+        if work.status is not WorkStatus.ACTIVE or work.owner != self.owner:
+            return False
+        message = "the engine stopped while this attempt was being sent"
+        _give_back_unknown(world, self.work_id, self.retry, now, "INTERRUPTED", message)
+        return True
+
+
+def _give_back_unknown(world: World, work_id: str, retry: RetryRules, now: int, code: str, message: str) -> None:
+    work = world.work(work_id)
+    step = world.version(work.version)
+    world.record(give_back(work, step, retry, now, code=code, message=message, delivery="unknown"))
+    settle(world, work.flow_id, now)

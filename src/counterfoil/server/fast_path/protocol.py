@@ -1,0 +1,372 @@
+"""The HTTP protocol: where a connection meets the application, and where every exception becomes an answer.
+
+aiohttp's own pages and log lines may repeat the request line, and with it a receipt. So its protocol class is
+replaced: a malformed request gets the same JSON envelope as any other error, and nothing that was sent is logged.
+The one ``try`` around the application stands here rather than in a middleware, which would cost every request more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import structlog
+from aiohttp import web
+from aiohttp.http import HttpRequestParser
+from aiohttp.http_exceptions import (
+    BadStatusLine,
+    HttpProcessingError,
+    InvalidHeader,
+    LineTooLong,
+    PayloadEncodingError,
+)
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
+
+from counterfoil.domain.errors import BadRequest, CounterfoilError, InternalError, RequestTimeout
+from counterfoil.observability.logging import ACCESS_LOGGER, AccessLogger
+from counterfoil.server.connections import TURNED_AWAY, ConnectionLimits, Connections, Waiting, Waits
+from counterfoil.server.fast_path.express import ExpressParser, Take
+from counterfoil.server.fast_path.framing import NOT_HTTP, RequestParser, error_message
+from counterfoil.server.problems import answer_for, problem_response
+
+log = structlog.get_logger(__name__)
+
+_NEVER_SECONDS = 1e8
+"""aiohttp's own timeout of idle connections knows nothing of the express lane: server/connections.py has ours."""
+
+LINGERING_SECONDS = 2.0
+"""How long the rest of a refused body is thrown away, so that the client gets to read the refusal."""
+
+_Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+_FAULTS: tuple[tuple[type[Exception], str], ...] = (
+    (LineTooLong, "the request line or a header is longer than this server takes"),
+    (InvalidHeader, "a header is malformed"),
+    (PayloadEncodingError, "the body is not framed as its headers say"),
+    (BadStatusLine, NOT_HTTP),
+)
+
+
+class Protocol(RequestHandler):
+    """One connection.
+
+    Answers what cannot be parsed, keeps aiohttp's log free of what was sent, and lets completions go by the express
+    lane; while one is under way, the connection counts as handling a request. A client that has sent all it wants to
+    send, and said so (a half-close), still gets its answers.
+    """
+
+    __slots__ = (
+        "_connections",
+        "_express",
+        "_express_paused",
+        "_framing",
+        "_handling",
+        "_head_since",
+        "_since",
+        "_stalled_bytes",
+        "_stalled_since",
+        "_used",
+        "_wire",
+        "half_closed",
+        "on_half_close",
+    )
+
+    def __init__(self, manager: web.Server, *, take: Take | None, connections: Connections, **kwargs: Any) -> None:
+        super().__init__(manager, **kwargs)
+        self._connections = connections
+        self._express: ExpressParser | None = None
+        self._express_paused = False
+        self._handling = False
+        self._wire: asyncio.Transport | None = None
+        self._since = self._head_since = self._stalled_since = 0.0
+        self._stalled_bytes = 0
+        self._used = False
+        self.half_closed = False
+        self.on_half_close: Callable[[], None] = _ignore
+        """Called when the client says that it sends nothing more."""
+        self._request_factory = self._noting(self._request_factory)
+        parser = HttpRequestParser(
+            self,
+            self._loop,
+            self._read_bufsize,
+            max_line_size=self.max_line_size,
+            max_field_size=self.max_field_size,
+            max_headers=self.max_headers,
+            payload_exception=RequestPayloadError,
+            max_msg_queue_size=1,
+        )
+        self._framing = RequestParser(parser, self._messages.__len__)
+        if take is not None:
+            self._express = ExpressParser(self._framing, self, take)
+        self._parser = cast(HttpRequestParser, self._express or self._framing)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire = wire = cast(asyncio.Transport, transport)
+        now = self._since = self._loop.time()
+        if self._connections.admit(self, now):
+            super().connection_made(transport)
+            return
+        self._force_close = True
+        wire.write(TURNED_AWAY)
+        if not self._connections.leave(self, now):
+            wire.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connections.forget(self)
+        self._wire = None
+        self._framing.payload = None
+        super().connection_lost(exc)
+
+    def _noting(self, make: Any) -> Any:
+        """A maker of requests that notes that one is being handled, from the very beginning."""
+
+        def make_request(*parts: Any) -> web.BaseRequest:
+            self._handling = self._used = True
+            self._since = self._loop.time()
+            return cast(web.BaseRequest, make(*parts))
+
+        return make_request
+
+    async def _handle_request(self, *parts: Any) -> Any:
+        try:
+            return await super()._handle_request(*parts)
+        finally:
+            self._handling = False
+            self._since = self._loop.time()
+            if self.half_closed and not self._messages:
+                self._close = True
+
+    def is_idle(self) -> bool:
+        """Whether what is received now may be answered next: at once, also while aiohttp's task still winds up.
+
+        A client that is quick would otherwise never find it idle, and go the long way for ever. One that does not read
+        its answers goes the long way, which waits for it.
+        """
+        return not (self._handling or self._messages or self._close or self._force_close or self._paused)
+
+    def data_received(self, data: bytes) -> None:
+        express = self._express
+        if express is not None and express.takes_whole(data):
+            return
+        super().data_received(data)
+        if self._handling or self._messages:
+            self._head_since = 0.0
+        elif data and not self._head_since and self._framing.payload is None and not self._is_under_way():
+            self._head_since = self._loop.time()
+
+    def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's never keeps a connection open
+        """The client sends nothing more. What it has sent is answered before the connection is closed."""
+        self.half_closed = True
+        self._framing.break_off(RequestPayloadError())
+        self.on_half_close()
+        return self._is_under_way()
+
+    def _is_under_way(self) -> bool:
+        return self._handling or bool(self._messages) or (self._express is not None and self._express.under_way)
+
+    # The express lane --------------------------------------------------------------------------------------------
+
+    def begin_express(self) -> None:
+        self._request_in_progress = True
+        self._head_since = 0.0
+
+    def pause_express(self) -> None:
+        if not self._express_paused:
+            self._express_paused = True
+            self._pause_transport_reading()
+
+    def end_express(self, answer: bytes) -> None:
+        self._request_in_progress = False
+        if self._handler_waiter is not None:
+            self._handler_waiter.set_result(None)
+        self._keepalive = self._used = True
+        self._since = self._loop.time()
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(answer)
+        if self._express is not None and (held := self._express.held()):
+            self._go_on_behind(held)
+        if self.half_closed and not self._is_under_way():
+            transport.close()
+
+    def _go_on_behind(self, held: bytes) -> None:
+        paused, self._express_paused = self._express_paused, False
+        self.data_received(held)
+        if paused and not (self._express_paused or self._reading_paused or self._buffer_paused):
+            self._resume_transport_reading()
+
+    # What the sweep over all connections asks and does -----------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled_since = self._loop.time()
+        self._stalled_bytes = 0 if self._wire is None else self._wire.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stalled_since = 0.0
+
+    def waiting(self, now: float) -> Waiting | None:
+        """What the client keeps the engine waiting for, and since when; None while a request is being handled."""
+        wire = self._wire
+        if wire is None:
+            return None
+        if self._paused or wire.is_closing():
+            return self._stalled(wire, now)
+        payload = self._framing.payload
+        if payload is not None and payload._waiter is not None:  # noqa: SLF001 (whether the handler waits for it)
+            return Waiting(Waits.BODY, self._since)
+        if self._is_under_way():
+            return Waiting(Waits.LEFT, self._since) if self.half_closed else None
+        if self._head_since:
+            return Waiting(Waits.HEADER, self._head_since)
+        return Waiting(Waits.NEXT if self._used else Waits.HEADER, self._since)
+
+    def _stalled(self, wire: asyncio.Transport, now: float) -> Waiting:
+        """A client that takes its answer slowly is no client that does not take it."""
+        left = wire.get_write_buffer_size()
+        if not self._stalled_since or left < self._stalled_bytes:
+            self._stalled_since = now
+        self._stalled_bytes = left
+        return Waiting(Waits.READER, self._stalled_since)
+
+    def time_out(self, what: Waits) -> None:
+        if what is Waits.BODY:
+            self._framing.break_off(RequestTimeout("the body did not arrive in time"))
+        elif what is Waits.HEADER and self._head_since and self._waiter is not None and not self._waiter.done():
+            self._head_since = 0.0
+            self._messages.append(error_message(408, RequestTimeout("the headers did not arrive in time")))
+            self._waiter.set_result(None)
+        elif what is Waits.READER or what is Waits.LEFT:
+            self.abort()
+        else:
+            self.force_close()
+
+    def abort(self) -> None:
+        if self._wire is not None:
+            self._wire.abort()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that never reached the application, or whose client has gone."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer had begun already, another one cannot follow")
+        if isinstance(exc, CounterfoilError):
+            response = problem_response(exc)
+        elif status >= 500:
+            log.debug("connection lost", cause=type(exc).__name__)
+            response = problem_response(InternalError())
+        else:
+            log.info("malformed request", fault=type(exc).__name__, peer=request.remote)
+            response = problem_response(BadRequest(_fault_of(exc)))
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kwargs: Any) -> None:
+        """An error of the protocol itself: where it happened, without the text, which may hold what was sent."""
+        error = kwargs.get("exc_info")
+        if isinstance(error, RequestPayloadError | RequestTimeout | HttpProcessingError | ConnectionError):
+            log.debug("connection broken by the client", cause=type(error).__name__)
+            return
+        frames = traceback.format_tb(error.__traceback__) if isinstance(error, BaseException) else []
+        log.error("connection failed", cause=type(error).__name__, exception="".join(frames))
+
+    def log_debug(self, *args: Any, **kwargs: Any) -> None:
+        """Said by aiohttp about its own workings: not worth a line."""
+
+
+class Server(web.Server):
+    """Makes a ``Protocol`` for each connection."""
+
+    take: Take | None = None
+    open_connections: Connections
+
+    def __call__(self) -> RequestHandler:
+        return Protocol(self, take=self.take, connections=self.open_connections, loop=self._loop, **self._kwargs)
+
+
+class Runner(web.AppRunner):
+    """Serves an application through ``Protocol``: the only way in which its errors become answers.
+
+    Without ``access_log`` nothing is logged per request (and nothing is spent on it).
+    """
+
+    __slots__ = ("_open_connections", "_take")
+
+    def __init__(
+        self,
+        app: web.Application,
+        *,
+        take: Take | None = None,
+        connections: Connections | None = None,
+        access_log: bool = False,
+        shutdown_timeout: float = 10.0,
+    ) -> None:
+        # The lane writes no access log, so with one every request goes the ordinary way.
+        self._take = None if access_log else take
+        self._open_connections = connections or Connections(ConnectionLimits())
+        super().__init__(
+            app,
+            access_log_class=AccessLogger,
+            access_log=logging.getLogger(ACCESS_LOGGER) if access_log else None,
+            shutdown_timeout=shutdown_timeout,
+            lingering_time=LINGERING_SECONDS,
+            keepalive_timeout=_NEVER_SECONDS,
+        )
+
+    async def _make_server(self) -> web.Server:
+        plain = await super()._make_server()
+        server = Server(
+            answering(plain.request_handler),
+            request_factory=plain.request_factory,
+            loop=plain._loop,  # noqa: SLF001 - the pieces of aiohttp's server, put together with our protocol
+            **plain._kwargs,  # noqa: SLF001
+        )
+        server.take = self._take
+        server.open_connections = self._open_connections
+        self._open_connections.start()
+        return server
+
+    async def cleanup(self) -> None:
+        """Stop serving. Slow clients are not waited for longer than at other times."""
+        await super().cleanup()
+        self._open_connections.stop()
+
+
+def answering(handle: _Handle) -> _Handle:
+    """The application with every exception turned into an answer."""
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await handle(request)
+        except Exception as error:
+            if isinstance(error, ConnectionError) and _has_gone(request):
+                raise
+            if request.writer.output_size > 0:  # a stream broke off half way: no status can be sent any more
+                answer_for(error, request)
+                raise ConnectionError("the answer had begun already") from None
+            return answer_for(error, request)
+
+    return answer
+
+
+def _ignore() -> None:
+    pass
+
+
+def _has_gone(request: web.BaseRequest) -> bool:
+    transport = request.transport
+    return transport is None or transport.is_closing()
+
+
+def _fault_of(error: BaseException | None) -> str:
+    return next((text for kind, text in _FAULTS if isinstance(error, kind)), "")

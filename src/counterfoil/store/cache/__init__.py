@@ -1,0 +1,1 @@
+"""What a node keeps in memory between batches: definitions, and open flows."""

@@ -1,0 +1,156 @@
+"""What a store remembers of open flows after a commit, so that their next change need not load them again.
+
+Most of what happens to a work item happens soon after the last thing that did: an acknowledgement after the dispatch,
+a completion after the acknowledgement. A flow is remembered as its last commit left it, never as a batch that is still
+under way would have it: whatever a batch changes is taken out before it is written, and put back once it is known to
+be durable. If the batch comes to nothing, or nobody knows what became of it, it is simply not remembered any more.
+
+A store with one writer may rely on it. Where others write as well, each flow has a revision, which every commit that
+changes anything of the flow raises by one: what is remembered is true exactly as long as the revision is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.records import Flow, StepRun, Work
+from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK
+from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.world import World
+
+MOST_ITEMS = 10_000
+"""Work items, over all flows. The flows that changed longest ago are forgotten first."""
+MOST_OF_FLOW = 256
+"""Open items of one flow. A flow with more is not remembered: whatever changes it would touch all of them."""
+MOST_TEXT = 4_096
+"""An item that carries more text than this, in its arguments or in what its worker said, is not remembered: a number
+of items would otherwise be no bound."""
+
+
+class Remembered:
+    """A flow, and those of its open items that passed here, each with its step."""
+
+    __slots__ = ("flow", "revision", "steps", "work")
+
+    def __init__(self, flow: Flow, revision: int) -> None:
+        self.flow = flow
+        self.revision = revision
+        self.steps: dict[str, StepRun] = {}
+        self.work: dict[str, Work] = {}
+
+    def learn_step(self, step: StepRun) -> None:
+        """Of a step that has ended nothing is open, and what it gave may be large."""
+        if step.status in FINAL_STEPS:
+            self.steps.pop(step.step_id, None)
+        else:
+            self.steps[step.step_id] = step
+
+    def learn_work(self, work: Work, world: World) -> None:
+        """What undoes another item is left out: its step has ended, and it will soon have."""
+        if work.status in FINAL_WORK or work.undoes is not None or _carries_much(work):
+            self.work.pop(work.work_id, None)
+            return
+        self.work[work.work_id] = work
+        if work.step_id not in self.steps:
+            self.steps[work.step_id] = world.step_run(work.flow_id, work.step_id)
+
+
+def _carries_much(work: Work) -> bool:
+    """Open work has no result yet: what it holds are its arguments, and its worker's words in the last failure."""
+    carried = len(work.message or "")
+    for value in (work.error, work.arguments):
+        if value is not None:
+            carried += len(dump_json(value))
+    return carried > MOST_TEXT
+
+
+class Memory:
+    """Open flows by id, in the order of their last change."""
+
+    def __init__(self, *, alone: bool, most_items: int = MOST_ITEMS) -> None:
+        self._alone = alone
+        """Nobody else writes to the store, so nothing can be out of date."""
+        self._most_items = most_items
+        self._flows: dict[str, Remembered] = {}
+        self._flow_of: dict[str, str] = {}
+
+    def recall(self, world: World, needs: Needs, revisions: Mapping[str, int] | None = None) -> Needs:
+        """Put what is remembered of the needed work into the world; returns the needs that are left.
+
+        ``revisions``: flows as they are now. What is remembered of them otherwise is out of date, and forgotten.
+        """
+        left = set()
+        for work_id in needs.work:
+            flow_id = self._flow_of.get(work_id, "")
+            known = self._flows.get(flow_id)
+            if known is not None and revisions is not None and revisions.get(flow_id) != known.revision:
+                self.take_out([flow_id])
+                known = None
+            if known is None:
+                left.add(work_id)
+                continue
+            work = known.work[work_id]
+            world.add_whole(work, known.steps[work.step_id], known.flow, known.revision)
+        return needs.with_work(left)
+
+    def take_out(self, flow_ids: Iterable[str]) -> dict[str, Remembered]:
+        """Forget these flows; returns what was remembered of them, for ``learn``."""
+        taken: dict[str, Remembered] = {}
+        for flow_id in flow_ids:
+            known = self._flows.pop(flow_id, None)
+            if known is not None:
+                taken[flow_id] = known
+                for work_id in known.work:
+                    del self._flow_of[work_id]
+        return taken
+
+    def learn(self, world: World, taken: Mapping[str, Remembered]) -> None:
+        """The batch is durable: remember the flows that it changed as it left them, unless they have ended.
+
+        ``taken`` is what was remembered of them before.
+        """
+        changes = world.changes
+        touched: dict[str, Remembered] = {}
+        for flow_id in changes.touched():
+            flow = world.known_flow(flow_id)
+            if flow is None or flow.status in FINAL_FLOWS:
+                continue
+            found = world.revisions.get(flow_id, -1)  # a new flow has revision 0 in the end
+            known = taken.get(flow_id)
+            if known is None or not (self._alone or known.revision == found):  # others have changed it since
+                known = Remembered(flow, found + 1)
+            else:
+                known.flow, known.revision = flow, found + 1
+            touched[flow_id] = known
+        if not touched:  # all of them have ended
+            return
+        for (flow_id, _), step in changes.steps.items():
+            if flow_id in touched:
+                touched[flow_id].learn_step(step)
+        for work in changes.work.values():
+            if work.flow_id in touched:
+                touched[work.flow_id].learn_work(work, world)
+        self._put_back(touched)
+
+    def _put_back(self, flows: Mapping[str, Remembered]) -> None:
+        for flow_id, known in flows.items():
+            there = self._flows.get(flow_id)
+            if there is not None:  # two batches changed the flow at once: the later one may have been heard of first
+                if there.revision > known.revision:
+                    continue
+                self.take_out([flow_id])
+            if 0 < len(known.work) <= MOST_OF_FLOW:
+                self._flows[flow_id] = known
+                self._flow_of.update(dict.fromkeys(known.work, flow_id))
+        while len(self._flow_of) > self._most_items:
+            self.take_out([next(iter(self._flows))])
+
+    def clear(self) -> None:
+        """The database may not be the one that it was."""
+        self._flows.clear()
+        self._flow_of.clear()
+
+    def __len__(self) -> int:
+        """How many work items are remembered."""
+        return len(self._flow_of)

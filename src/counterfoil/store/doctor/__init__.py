@@ -1,0 +1,1 @@
+"""The doctor: what must be true of every database."""

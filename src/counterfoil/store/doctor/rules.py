@@ -1,0 +1,213 @@
+"""The doctor's rules: what must be true of every flow, whichever store it lies in.
+
+A flow's records are compared with what its journal tells, by the same functions that the engine itself applies events
+with, and checked against the invariants that no crash, race or retry may break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+
+from counterfoil.domain.journal.events import Event, EventType, apply
+from counterfoil.domain.records import (
+    COOPERATIVE,
+    GATED,
+    GATED_STEP,
+    UNDOING,
+    Approval,
+    Flow,
+    Gate,
+    StepRun,
+    StepVersion,
+    Work,
+)
+from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK, ApprovalStatus, IllegalMove, WorkStatus
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it must be."""
+
+    invariant: str
+    subject: str
+    message: str
+
+
+@dataclass
+class FlowRecords:
+    """Everything of one flow, as the store holds it."""
+
+    flow: Flow | None
+    steps: dict[str, StepRun] = field(default_factory=dict)
+    work: dict[str, Work] = field(default_factory=dict)
+    gates: dict[str, Gate] = field(default_factory=dict)
+    approvals: dict[str, Approval] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    pruned: bool = False
+    """What the flow carried is gone, its journal with it."""
+
+
+_Kept = Flow | StepRun | Work | Gate | Approval
+
+
+def check_flow(flow_id: str, records: FlowRecords, versions: dict[str, StepVersion]) -> Iterator[Finding]:
+    """All findings of one flow."""
+    yield from _check_rest(flow_id, records)
+    for work in records.work.values():
+        yield from _check_work(work, versions)
+    yield from _check_approvals(records)
+    if not records.pruned:
+        yield from _check_journal(flow_id, records)
+
+
+def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
+    """No active flow is stuck; no step of a final flow is open."""
+    flow = records.flow
+    if flow is None:
+        yield Finding("journal", flow_id, "the journal tells of a flow that the store does not have")
+        return
+    open_work = [work for work in records.work.values() if work.status not in FINAL_WORK]
+    open_steps = [step for step in records.steps.values() if step.status not in FINAL_STEPS]
+    if flow.status in FINAL_FLOWS:
+        for step in open_steps:
+            yield Finding("final_flow", f"{flow_id}/{step.step_id}", f"step is {step.status} in a {flow.status} flow")
+        for work in open_work:
+            yield Finding("final_flow", work.work_id, f"work is {work.status} in a {flow.status} flow")
+    elif not open_work and flow.plan != COOPERATIVE:  # a workflow may rest: what comes next, its agent says
+        yield Finding("stuck_flow", flow_id, f"flow is {flow.status}, but nothing of it is open: it can never end")
+    if flow.open_steps != len(open_steps):
+        message = f"counts {flow.open_steps} open steps, there are {len(open_steps)}"
+        yield Finding("counters", flow_id, message)
+    for step in records.steps.values():
+        open_items = sum(1 for work in open_work if work.step_id == step.step_id and work.undoes is None)
+        if step.open_items != open_items:
+            message = f"counts {step.open_items} open items, there are {open_items}"
+            yield Finding("counters", f"{flow_id}/{step.step_id}", message)
+
+
+def _check_work(work: Work, versions: dict[str, StepVersion]) -> Iterator[Finding]:
+    agents = work.version == GATED  # the next attempt is the agent's
+    if work.status is WorkStatus.NOT_COMPLETED and work.due_at is None and work.hold is None and not agents:
+        yield Finding("not_completed", work.work_id, "not completed, without a next attempt and without a hold")
+    if work.owner is not None and work.status is not WorkStatus.ACTIVE:
+        yield Finding("active", work.work_id, f"is {work.status}, yet a node claims to be sending it")
+    if work.status in FINAL_WORK and work.recorded_at is None:
+        yield Finding("one_outcome", work.work_id, f"is {work.status}, but nothing tells since when")
+    version = GATED_STEP if agents else versions.get(work.version.removesuffix(UNDOING))
+    is_flow = version is not None and version.definition.kind == "flow"
+    if work.status is WorkStatus.ACTIVE and work.due_at is None and not is_flow:
+        yield Finding("active", work.work_id, "active, but no clock runs: its silence would last for ever")
+    if version is None:
+        yield Finding("versions", work.work_id, "was made from a step version that the store does not have")
+        return
+    # A limit that the step inherits depends on the settings of the engine that sent it, which are not known here.
+    definition = version.definition if work.undoes is None else version.definition.undoing()
+    retries = definition.work.max_retries
+    if retries is not None and 0 <= retries < work.attempt - 1:
+        yield Finding("attempts", work.work_id, f"was sent {work.attempt} times, {retries + 1} are allowed")
+
+
+def _check_approvals(records: FlowRecords) -> Iterator[Finding]:
+    """Whatever is held waits for an answer that can still come; nobody is asked about what is not held."""
+    for work in records.work.values():
+        approval = records.approvals.get(work.hold or "")
+        if work.status is WorkStatus.HELD and (approval is None or approval.status is not ApprovalStatus.PENDING):
+            yield Finding("held", work.work_id, "is held, but there is no pending approval that it waits for")
+    for approval in records.approvals.values():
+        held = records.work.get(approval.work_id)
+        if approval.status is ApprovalStatus.PENDING and (held is None or held.hold != approval.approval_id):
+            yield Finding("held", approval.approval_id, "is pending, but nothing waits for it")
+
+
+def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
+    """The journal alone rebuilds the state, each receipt has at most one outcome, each attempt one intent."""
+    hearing = _Told()
+    for event in records.events:
+        subject = event.work_id or (f"{flow_id}/{event.step_id}" if event.step_id else flow_id)
+        try:
+            hearing.hear(event)
+        except IllegalMove as move:
+            yield Finding("one_outcome", subject, f"the journal makes an illegal move: {move}")
+            return
+        except (AssertionError, KeyError, AttributeError, TypeError) as error:
+            yield Finding("journal", subject, f"{event.type} cannot be applied: {type(error).__name__} {error}")
+            return
+    told = hearing.records
+    yield from _differences(flow_id, told.flow, records.flow, "flow")
+    for step_id in sorted(records.steps.keys() | told.steps.keys()):
+        yield from _differences(f"{flow_id}/{step_id}", told.steps.get(step_id), records.steps.get(step_id), "step")
+    for work_id in sorted(records.work.keys() | told.work.keys()):
+        kept = records.work.get(work_id)
+        yield from _differences(work_id, _with_last_heartbeat(told.work.get(work_id), kept), kept, "work item")
+    for step_id in sorted(records.gates.keys() | told.gates.keys()):
+        yield from _differences(f"{flow_id}/{step_id}", told.gates.get(step_id), records.gates.get(step_id), "gate")
+    for name in sorted(records.approvals.keys() | told.approvals.keys()):
+        yield from _differences(name, told.approvals.get(name), records.approvals.get(name), "approval")
+
+
+class _Told:
+    """What the journal tells, as far as it has been read."""
+
+    def __init__(self) -> None:
+        self.records = FlowRecords(None)
+
+    def draft_work(self, work_id: str) -> Work:
+        return self.records.work[work_id]
+
+    def draft_step(self, flow_id: str, step_id: str) -> StepRun:
+        return self.records.steps[step_id]
+
+    def draft_flow(self, flow_id: str) -> Flow:
+        assert self.records.flow is not None
+        return self.records.flow
+
+    def create_work(self, work: Work) -> None:
+        self.records.work[work.work_id] = work
+
+    def create_flow(self, flow: Flow, steps: list[StepRun]) -> None:
+        self.records.flow = flow
+        self.records.steps = {step.step_id: step for step in steps}
+
+    def create_step(self, step: StepRun) -> None:
+        self.records.steps[step.step_id] = step
+
+    def draft_gate(self, flow_id: str, step_id: str) -> Gate:
+        return self.records.gates[step_id]
+
+    def create_gate(self, gate: Gate) -> None:
+        self.records.gates[gate.step_id] = gate
+
+    def draft_approval(self, approval_id: str) -> Approval:
+        return self.records.approvals[approval_id]
+
+    def create_approval(self, approval: Approval) -> None:
+        self.records.approvals[approval.approval_id] = approval
+
+    def hear(self, event: Event) -> None:
+        if event.type in (EventType.WORK_DISPATCHED, EventType.WORK_GRANTED):
+            work = self.draft_work(event.work_id or "")
+            if event.attempt != work.attempt + 1:
+                raise IllegalMove(f"attempt {event.attempt} follows attempt {work.attempt}")
+        apply(event, self)
+
+
+def _with_last_heartbeat(told: Work | None, kept: Work | None) -> Work | None:
+    """The journal keeps one heartbeat in a while, the item the last one: it may have come on, its deadline moved on."""
+    if told is None or kept is None:
+        return told
+    later = replace(told, progress=kept.progress, message=kept.message)
+    if told.deadline_at is not None and kept.deadline_at is not None and kept.deadline_at > told.deadline_at:
+        later.deadline_at = later.due_at = kept.deadline_at
+    return later
+
+
+def _differences(subject: str, told: _Kept | None, kept: _Kept | None, what: str) -> Iterator[Finding]:
+    if told is None and kept is not None:
+        yield Finding("journal", subject, f"the journal does not tell of this {what}")
+    elif kept is None and told is not None:
+        yield Finding("journal", subject, f"the journal tells of a {what} that the store does not have")
+    elif told != kept and told is not None and kept is not None:
+        names = [item.name for item in fields(told) if getattr(kept, item.name) != getattr(told, item.name)]
+        shown = ", ".join(f"{name} is {getattr(kept, name)!r}, told {getattr(told, name)!r}" for name in names)
+        yield Finding("journal", subject, f"the journal tells another state: {shown}")

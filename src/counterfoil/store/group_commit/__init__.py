@@ -1,0 +1,1 @@
+"""Group commit: many commands share one transaction."""

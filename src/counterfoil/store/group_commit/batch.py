@@ -1,0 +1,293 @@
+"""A batch: commands that share a transaction. It knows what they need, and lets each decide.
+
+Pure but for its log lines: a backend loads what it names, asks it to decide, and writes its world's changes, in
+whichever thread that backend works. Nothing of the engine that another thread may change is touched from here, except
+through the world's capacity, which is made for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import structlog
+
+from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable
+from counterfoil.domain.steps.checks import CheckNeeded
+from counterfoil.domain.time import Clock
+from counterfoil.store.unit_of_work.read_set import Find, Needs, NotLoaded
+from counterfoil.store.unit_of_work.world import World
+
+Answer = TypeVar("Answer")
+Answer_co = TypeVar("Answer_co", covariant=True)
+Resolve = Callable[[Any], None]
+"""Told what became of a command: its answer, or the error that refused it."""
+Entry = tuple["Command[Any]", Resolve]
+Postpone = Callable[["Command[Any]", Resolve, CheckNeeded], None]
+"""Takes a command that cannot be decided before some values are checked."""
+
+log = structlog.get_logger(__name__)
+
+
+class Command(Protocol[Answer_co]):
+    """Something that changes state: names what it needs, then decides. Deciding is pure but for the world's drafts."""
+
+    def needs(self, needs: Needs) -> None: ...
+
+    def decide(self, world: World, now: int) -> Answer_co: ...
+
+
+def _refuse(_command: Command[Any], resolve: Resolve, _needed: CheckNeeded) -> None:
+    resolve(Unavailable("a value cannot be checked against its schema now, send it again later"))
+
+
+class Question:
+    """Marks commands that change nothing: what they wait for can wait until those that do have had theirs."""
+
+
+class ForEach(Generic[Answer]):
+    """A command that stands for many: one for each row that a search finds, decided and refused apart from each other.
+
+    Its answer is the list of theirs, without those that were refused. ``only``: the rows that count, if not all do.
+    """
+
+    def __init__(
+        self, find: Find, make: Callable[..., Command[Answer]], only: Sequence[tuple[Any, ...]] | None = None
+    ) -> None:
+        self._find = find
+        self._make = make
+        self._only = None if only is None else frozenset(only)
+
+    def needs(self, needs: Needs) -> None:
+        needs.finds.add(self._find)
+
+    def decide(self, world: World, now: int) -> list[Answer]:
+        """The commands that it stands for: the batch puts their answers in their place."""
+        return cast("list[Answer]", [self._make(*row) for row in self._rows(world)])
+
+    def halves(self, world: World) -> list[ForEach[Answer]]:
+        """The same search twice, each for one half of the rows that it found; none if there was one row at most."""
+        rows = self._rows(world)
+        middle = len(rows) // 2
+        return [ForEach(self._find, self._make, part) for part in (rows[:middle], rows[middle:])] if middle else []
+
+    def _rows(self, world: World) -> list[tuple[Any, ...]]:
+        found = world.found(self._find)
+        return found if self._only is None else [row for row in found if row in self._only]
+
+
+class Batch:
+    """Commands in the order in which they came, their world, and in the end their answers."""
+
+    def __init__(self, entries: list[Entry], make_world: Callable[[], World], clock: Clock) -> None:
+        self._entries = entries
+        self._make_world = make_world
+        self._clock = clock
+        self._missed = Needs()
+        self.restarted = False
+        """Whether this is not the first try."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._commands = [command for command, _ in self._entries]
+        self._standing_for: dict[int, range] = {}
+        self._looked_for: set[tuple[str, Any]] = set()
+        self._answers: list[Any] = [None] * len(self._commands)
+        self._postpones = False
+        """Whether some command cannot be decided yet."""
+        self.world = self._make_world()
+        self.needs = Needs()
+        self.world.want_controls(self.needs)
+        self._undecided = self._collect_needs(range(len(self._commands)), self.needs)
+        self.needs.include(self._missed)
+
+    def _collect_needs(self, places: range, needs: Needs) -> list[int]:
+        """Add what these commands need; returns those that can be decided. One that raises is answered, as a bug."""
+        able = []
+        for place in places:
+            command = self._commands[place]
+            try:
+                command.needs(needs)
+            except Exception:
+                log.exception("command_failed", command=type(command).__name__)
+                self._answers[place] = InternalError()
+            else:
+                able.append(place)
+        return able
+
+    def restart(self) -> None:
+        """The transaction came to nothing and is tried again: in a new world, with what was missed known beforehand."""
+        self.world.capacity.give_back()
+        self.world.capacity.retract()
+        self.restarted = True
+        # An approval has the lock of its flow. What a search found, and so locked, it may not find again: then nothing
+        # would lock the flow, and the batch would begin again for ever. A command that needs it misses it once more.
+        self._missed.approvals.clear()
+        self._begin()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def decide(self) -> Needs | None:
+        """Decide every command; returns what some of them missed, to be loaded and decided again, or None."""
+        now = self.world.changes.at = self.world.changes.at or self._clock()
+        missed = Needs()
+        again = [index for index in self._undecided if not self._decide(index, now, missed)]
+        self._missed.include(missed)
+        again += self._expand(missed)
+        self._undecided = again
+        if not again and not self._tell(missed):
+            return None
+        self._looked_for.update((kind, key) for kind, keys in vars(missed).items() for key in keys)
+        return missed
+
+    def _tell(self, missed: Needs) -> bool:
+        """Note what subscribers are told of what was decided; True: some labels are missed first, which is noted."""
+        unseen = {flow_id for flow_id in self.world.unlabelled() if ("inputs", flow_id) not in self._looked_for}
+        if unseen:
+            missed.inputs |= unseen
+            self._missed.inputs |= unseen
+            return True
+        self.world.tell()
+        return False
+
+    def _decide(self, index: int, now: int, missed: Needs) -> bool:
+        """Decide one command; False when it missed something, which is then noted."""
+        command, world = self._commands[index], self.world
+        try:
+            self._answers[index] = command.decide(world, now)
+        except NotLoaded as missing:
+            world.discard()
+            unseen = missing.wanted - self._looked_for
+            for kind, key in unseen:
+                getattr(missed, kind).add(key)
+            if unseen:
+                return False
+            # it is not there: looking again would never end
+            log.exception("record_missing", command=type(command).__name__, missing=str(missing))
+            self._answers[index] = InternalError()
+        except CounterfoilError as refusal:
+            world.discard()
+            self._answers[index] = refusal
+        except CheckNeeded as needed:
+            world.discard()
+            self._answers[index] = needed
+            self._postpones = True
+        except Exception:
+            world.discard()
+            log.exception("command_failed", command=type(command).__name__)
+            self._answers[index] = InternalError()
+        else:
+            world.keep()
+        return True
+
+    def _expand(self, missed: Needs) -> list[int]:
+        """Put the commands that a ``ForEach`` stands for behind all others; returns their places."""
+        added: list[int] = []
+        for index, (command, _) in enumerate(self._entries):
+            found = self._answers[index]
+            if not isinstance(command, ForEach) or index in self._standing_for or not isinstance(found, list):
+                continue
+            first = len(self._commands)
+            self._commands += found
+            self._answers += [None] * len(found)
+            self._standing_for[index] = range(first, len(self._commands))
+            added += self._collect_needs(self._standing_for[index], missed)
+        return added
+
+    def fail(self, error: CounterfoilError) -> None:
+        """The transaction came to nothing: so did every command in it."""
+        self.world.capacity.retract()
+        self._standing_for = {}
+        self._postpones = False
+        self._answers = [error] * len(self._entries)
+
+    def split(self) -> list[list[Entry]]:
+        """Two parts of a batch that was rolled back, in the order of its commands; none if only one command is left.
+
+        The parts are batches of their own, and this one is left without commands. A ``ForEach`` that is alone is split
+        by the rows that it found.
+        """
+        entries = self._entries if len(self._entries) > 1 else _halves(self._entries[0], self.world)
+        middle = len(entries) // 2
+        if not middle:
+            return []
+        self._entries = []
+        self.fail(InternalError())
+        return [entries[:middle], entries[middle:]]
+
+    def refuse(self) -> str:
+        """Fail the one command that is left, or the one that it stands for, as a bug; returns its name."""
+        stands_for_another = 0 in self._standing_for
+        self.fail(InternalError())
+        if stands_for_another:  # which is left out of the answer, as if it had failed when it was decided
+            self._answers = [[]]
+        return type(self._commands[-1]).__name__
+
+    def answer(self, postpone: Postpone = _refuse) -> None:
+        """Resolve every command, or postpone it. A failing callback must not block the others."""
+        for index, (command, resolve) in enumerate(self._entries):
+            answer = self._answers[index]
+            try:
+                if index in self._standing_for:
+                    answers = [self._answers[place] for place in self._standing_for[index]]
+                    self._answer_each(command, resolve, answers, postpone)
+                elif self._postpones and isinstance(answer, CheckNeeded):
+                    postpone(command, resolve, answer)
+                else:
+                    resolve(answer)
+            except Exception:
+                log.exception("answer_lost")
+
+    @staticmethod
+    def _answer_each(command: Command[Any], resolve: Resolve, answers: list[Any], postpone: Postpone) -> None:
+        """Resolve a ``ForEach``; if some of its commands cannot be decided yet it searches again for what is left."""
+        done = [each for each in answers if not isinstance(each, CounterfoilError | CheckNeeded)]
+        checks = tuple(check for each in answers if isinstance(each, CheckNeeded) for check in each.checks)
+        if checks:
+            postpone(command, partial(_resolve_rest, resolve, done), CheckNeeded(checks))
+        else:
+            resolve(done)
+
+
+class _Joined:
+    """Resolves a command whose halves are resolved apart, once both are: with all that came of them.
+
+    Only if nothing was done at all, it is resolved with what prevented that.
+    """
+
+    def __init__(self, resolve: Resolve, halves: int) -> None:
+        self._resolve = resolve
+        self._left = halves
+        self._done: list[Any] = []
+        self._error: CounterfoilError | None = None
+
+    def __call__(self, answer: list[Any] | CounterfoilError) -> None:
+        if isinstance(answer, CounterfoilError):
+            self._error = answer
+        else:
+            self._done += answer
+        self._left -= 1
+        if not self._left:
+            self._resolve(self._error if self._error is not None and not self._done else self._done)
+
+
+def _halves(entry: Entry, world: World) -> list[Entry]:
+    command, resolve = entry
+    halves = command.halves(world) if isinstance(command, ForEach) else []
+    joined = _Joined(resolve, len(halves))
+    return [(half, joined) for half in halves]
+
+
+def answer_all(entries: Iterable[Entry], error: CounterfoilError) -> None:
+    """Resolve commands that never came into a batch. A failing callback must not block the others."""
+    for _, resolve in entries:
+        try:
+            resolve(error)
+        except Exception:
+            log.exception("answer_lost")
+
+
+def _resolve_rest(resolve: Resolve, done: list[Any], rest: list[Any] | CounterfoilError) -> None:
+    resolve(done if isinstance(rest, CounterfoilError) else done + rest)

@@ -1,0 +1,1 @@
+"""The kinds of records, and how each is loaded and written."""

@@ -1,0 +1,1 @@
+"""Work on a whole database: migration, copies, file permissions, receipt secrets."""

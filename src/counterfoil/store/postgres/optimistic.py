@@ -1,0 +1,133 @@
+"""The short way of a batch: decided without locks, and written by one statement that proves it right or writes nothing.
+
+The protocol. Most batches need work items and the register, and what they miss later are steps of the same flows. What
+this node remembers of open flows (store/cache/open_flows.py) is not even read; the rest is, without locks, each flow with
+its revision, and its steps after that: if one of them is newer than the revision that was seen, so is the flow, and the
+write will notice. Then everybody decides. The statement that writes the batch raises the revision of every flow that it
+changes, and only from the one that was seen; then come steps, work and journal. If any row is not as it was seen, the
+statement fails as a whole, and the batch begins again, the long way (transaction.py). So a batch is one to three trips
+to the server instead of five to seven, and takes the same locks in the same order as on the long way.
+
+Who was refused by what was read a moment ago was refused rightly. Who was refused by what is only remembered was so if
+the same flow is changed by the batch, for then the write proves it; otherwise the batch goes the long way.
+
+What is durable when: after the statement was answered. If the answer is lost, the statement may even be still to come.
+Whoever wants to know first raises the revision of one of its flows, which waits for the statement if it is under way
+and makes it fail if it is not; then the journal has its entry, or never will (writer.py). Hence a batch that changes no
+flow that was there before goes the long way: there would be nothing to raise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncpg import DivisionByZeroError
+
+from counterfoil.domain.journal.events import EventType
+from counterfoil.domain.steps.definitions import WorkDefaults
+from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.group_commit.batch import Batch
+from counterfoil.store.kinds.loading import LOADS, fill
+from counterfoil.store.kinds.writing import Write, writes_of
+from counterfoil.store.postgres.connection import AGAIN, FAULTS, Connection, is_answer
+from counterfoil.store.postgres.statements import QUERIES, pack_keys, packed, proving
+from counterfoil.store.postgres.transaction import TRANSACTION_SECONDS, BeginAgain, Mark, Unanswered
+from counterfoil.store.unit_of_work.read_set import Needs, flow_of
+from counterfoil.store.unit_of_work.world import World
+
+KINDS = frozenset({"work", "steps", "registers"})
+"""Needs that can be read without a lock: the write proves what was read of work, and the register is never locked to be
+read."""
+LATER_KINDS = KINDS | {"flow_steps", "inputs", "plans", "versions"}
+"""What may be missed on the way: steps of flows whose revision was seen before, and what never changes."""
+FLOW_ID, REVISION = 1, -1
+"""Columns of ``load_work``."""
+LOCKING = frozenset({"move_flows", "update_flows"})
+"""What takes the locks of flows, and so comes first."""
+MOST_READS = 4
+"""Who misses more than this is better off with locks, and without surprises."""
+
+
+async def decide_unlocked(connection: Connection, batch: Batch, memory: Memory, defaults: WorkDefaults) -> bool:
+    """Whether the batch is decided, in a way that its write will prove right."""
+    world = batch.world
+    missed: Needs | None = batch.needs
+    if not batch.needs.are_only(KINDS) or batch.needs.are_only(()):  # who needs nothing wants to see a transaction
+        return False
+    remembered: set[str] = set()
+    for _ in range(MOST_READS):
+        assert missed is not None
+        seen = set(world.revisions)
+        left = memory.recall(world, missed)
+        remembered |= world.revisions.keys() - seen
+        if not await _read(connection, world, left, defaults):
+            break
+        missed = batch.decide()
+        if missed is None:
+            if _can_be_proved(world, remembered):
+                return True
+            break
+        if not missed.are_only(LATER_KINDS) or not world.revisions.keys() >= set(map(flow_of, missed.flow_steps)):
+            break
+    memory.take_out(remembered)
+    batch.restart()  # somebody missed something, or was told something that no write would prove
+    return False
+
+
+def _can_be_proved(world: World, remembered: set[str]) -> bool:
+    changes = world.changes
+    if not changes.any():
+        return not remembered
+    changed = changes.touched()
+    return (
+        changed >= remembered
+        and not changed.isdisjoint(world.revisions)
+        and (not (journaled := changes.journaled()) or not journaled.isdisjoint(world.revisions))  # see _mark
+        and not (changes.current or changes.plans or changes.changes_controls)
+    )
+
+
+async def _read(connection: Connection, world: World, needs: Needs, defaults: WorkDefaults) -> bool:
+    """Read what is not remembered; False if it shows that what is remembered is out of date."""
+    if needs.are_only(()):
+        return True
+    loaded: dict[str, list[Any]] = {}
+    for query, keys_of in LOADS.items():
+        if keys := keys_of(needs):
+            text = packed(QUERIES[query])
+            loaded[query] = await connection.fetch(text, pack_keys(keys), timeout=TRANSACTION_SECONDS)
+    revisions = {row[FLOW_ID]: row[REVISION] for row in loaded.get("load_work", ())}
+    for flow_id in world.revisions.keys() & revisions.keys():
+        if world.revisions[flow_id] != revisions[flow_id]:
+            return False
+    world.revisions.update(revisions)
+    fill(world, needs, loaded, defaults)
+    return True
+
+
+async def write_decided(connection: Connection, batch: Batch, memory: Memory) -> None:
+    """Write a batch that was decided without locks. Raises BeginAgain, Unanswered, or what the connection raises."""
+    world, changes = batch.world, batch.world.changes
+    if not changes.any():
+        return
+    claims = EventType.WORK_DISPATCHED in changes.kinds()
+    writes = sorted(writes_of(changes, world.revisions), key=lambda write: write.query not in LOCKING)
+    text, parameters = proving(writes, world.controls_revision, world.node_id if claims else None)
+    taken = memory.take_out(changes.touched())
+    try:
+        await connection.fetchval(text, *parameters, timeout=TRANSACTION_SECONDS)
+    except DivisionByZeroError as unproved:
+        raise BeginAgain("a flow is not as it was seen, or the lease has lapsed") from unproved
+    except AGAIN as error:
+        raise BeginAgain(str(error)) from error
+    except FAULTS as error:
+        if is_answer(error):
+            raise
+        raise Unanswered(_mark(world, writes)) from error
+    memory.learn(world, taken)
+
+
+def _mark(world: World, writes: list[Write]) -> Mark | None:
+    """An entry of the journal that is about a flow which was there before; None: the batch wrote no entry at all."""
+    entries = [entry for write in writes if write.query == "append_journal" for entry in write.rows]
+    return Mark(next(entry for entry in entries if entry[0] in world.revisions)) if entries else None

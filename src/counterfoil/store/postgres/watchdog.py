@@ -1,0 +1,136 @@
+"""Whether the server still answers: a lost one is told from a slow one, and whoever waits for it is set free.
+
+A statement may take long and a lost server answers never, and from here they look the same. So when somebody has
+waited for a second, the server is asked over a new connection. If nobody answers there either, everybody who waits is
+cut off, and goes on as with any connection that breaks. If the server knows nothing of one of those connections, or
+has itself been waiting on it all the while, that one alone is lost (a failover leaves such behind) and is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import structlog
+
+from counterfoil.store.group_commit.commit import StoreFailure
+from counterfoil.store.postgres.connection import (
+    FAULTS,
+    PATIENCE_SECONDS,
+    Connection,
+    Gate,
+    Unreachable,
+    close_connection,
+    explain,
+    is_answer,
+)
+
+TICK_SECONDS = 0.25
+SILENCE_SECONDS = 1.0
+"""How long a transaction or a query may take before the server is asked whether it is still there."""
+IDLE_SECONDS = 1.5
+"""How long each side may wait for the other before something must have been lost between them."""
+
+_ASK = """
+    SELECT pid, CASE WHEN state LIKE 'idle%' THEN state_change END FROM pg_stat_activity WHERE pid = ANY($1::integer[])
+"""
+
+log = structlog.get_logger(__name__)
+
+
+class _Watch:
+    """A block in which somebody waits for a connection. Every batch passes here, so it is no generator."""
+
+    __slots__ = ("_connection", "_waiting")
+
+    def __init__(self, waiting: dict[Connection, float], connection: Connection) -> None:
+        self._waiting = waiting
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._waiting[self._connection] = time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        self._waiting.pop(self._connection, None)
+
+
+class Pulse:
+    """Runs beside the store from ``start`` to ``stop``."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.pooled = False
+        """Between us and the server is a pooler, by which the server cannot tell which connection is ours: then it is
+        only asked whether anybody answers."""
+        self._waiting: dict[Connection, float] = {}
+        self._idle: dict[Connection, tuple[Any, float]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="pulse")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def watch(self, connection: Connection) -> _Watch:
+        """Somebody waits for this connection, and does nothing else, as long as the block runs."""
+        return _Watch(self._waiting, connection)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            silent_since = time.monotonic() - SILENCE_SECONDS
+            suspects = {one: since for one, since in self._waiting.items() if since <= silent_since}
+            if not suspects:
+                self._idle.clear()
+                continue
+            try:
+                lost = await self._find_lost(list(suspects))
+            except Exception:
+                log.exception("pulse_failed")
+                continue
+            for connection, reason in lost.items():
+                if self._waiting.get(connection) == suspects[connection]:  # still the same wait
+                    log.warning("connection_lost", reason=reason)
+                    connection.terminate()
+
+    async def _find_lost(self, suspects: list[Connection]) -> dict[Connection, str]:
+        """Those of the connections on which no answer will ever come, each with the reason."""
+        by_pid = {} if self.pooled else {one.get_server_pid(): one for one in suspects if not one.is_closed()}
+        try:
+            known = await self._ask(list(by_pid))
+        except Unreachable as failure:
+            return dict.fromkeys(suspects, f"no answer, and nobody else gets one: {failure}")
+        except StoreFailure:
+            return {}  # it is there, though it will not have one more
+        now = time.monotonic()
+        lost = {one: "the server does not know it any more" for pid, one in by_pid.items() if pid not in known}
+        idle: dict[Connection, tuple[Any, float]] = {}
+        for pid, idle_since in known.items():
+            if idle_since is not None:
+                connection = by_pid[pid]
+                before, seen_at = self._idle.get(connection, (None, now))
+                idle[connection] = idle_since, seen_at if before == idle_since else now
+                if now - idle[connection][1] >= IDLE_SECONDS:
+                    lost[connection] = "no answer, and the server has nothing more to say"
+        self._idle = idle
+        return lost
+
+    async def _ask(self, pids: list[int]) -> dict[int, Any]:
+        """Which of the server's processes are there, and since when each has been waiting for us, if it does."""
+        connection = await self._gate.connect(PATIENCE_SECONDS)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                if self.pooled:
+                    await connection.execute("SELECT 1")
+                    return {}
+                return {row[0]: row[1] for row in await connection.fetch(_ASK, pids)}
+        except FAULTS as error:
+            connection.terminate()
+            raise (StoreFailure if is_answer(error) else Unreachable)(explain(error)) from error
+        finally:
+            await close_connection(connection)
