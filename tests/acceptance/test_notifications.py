@@ -12,7 +12,7 @@ from tests.by_hand import by_hand
 from tests.integration.subscribing import Subscriber
 
 
-@pytest.mark.sqlite_only  # on PostgreSQL crashes are those of tests/unit/test_deliveries.py
+@pytest.mark.sqlite_only  # on PostgreSQL crashes are those of tests/unit/subscriptions/test_deliveries.py
 async def test_a_kill_does_not_make_the_engine_forget_whom_to_tell(
     new_engine: NewEngine, client_of: ClientOf, endpoint: StepEndpoint, store_settings: dict[str, str]
 ) -> None:

@@ -1,7 +1,7 @@
 """The short way of a batch: decided without locks, and written by one statement that proves it right or writes nothing.
 
 The protocol. Most batches need work items and the register, and what they miss later are steps of the same flows. What
-this node remembers of open flows (store/cache/open_flows.py) is not even read; the rest is, without locks, each flow with
+this node remembers of open flows (store/cache/open_flows.py) is not read; the rest is, without locks, each flow with
 its revision, and its steps after that: if one of them is newer than the revision that was seen, so is the flow, and the
 write will notice. Then everybody decides. The statement that writes the batch raises the revision of every flow that it
 changes, and only from the one that was seen; then come steps, work and journal. If any row is not as it was seen, the
