@@ -37,7 +37,7 @@ from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.maintenance.permissions import check_permissions
 from counterfoil.store.maintenance.receipt_secrets import receipt_secrets
 from counterfoil.store.select import examine, make_store
-from counterfoil.transport.descriptors import RESERVED, Shares, raise_limit, share_out
+from counterfoil.transport.descriptors import RESERVED, DescriptorShares, raise_limit, share_out
 from counterfoil.transport.egress import EgressPolicy
 from counterfoil.transport.http import HttpTransport
 from counterfoil.transport.signing import Signer, Verifier
@@ -205,12 +205,12 @@ class Counterfoil:
         await self._runner.cleanup()
 
 
-def share_descriptors(settings: Settings) -> Shares:
+def share_descriptors(settings: Settings) -> DescriptorShares:
     """Raise the limit on descriptors as far as it is needed and allowed, and share out what there is."""
     inbound, outbound = settings.max_connections, settings.dispatch_concurrency
     limit = raise_limit(RESERVED + inbound + outbound + DELIVERIES_AT_ONCE)
     shares = share_out(limit - DELIVERIES_AT_ONCE, inbound, outbound)
-    if shares != Shares(inbound, outbound):
+    if shares != DescriptorShares(inbound, outbound):
         scarce = shares.outbound < outbound or shares.inbound < FEW_CONNECTIONS
         log.log(
             logging.WARNING if scarce else logging.INFO,

@@ -315,5 +315,5 @@ async def test_a_stop_while_the_server_is_silent(proxy: Proxy, start_node: Start
     proxy.silence()
     await within(8, node.stop())
     proxy.admit()
-    assert not {task.get_name() for task in asyncio.all_tasks()} & {"connect", "pulse", "listener", "group-commit"}
+    assert not {task.get_name() for task in asyncio.all_tasks()} & {"connect", "watchdog", "listener", "group-commit"}
     await eventually(lambda: proxy.links == 0)

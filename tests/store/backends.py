@@ -13,8 +13,8 @@ from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.read_set import Find, Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import Find, ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.by_hand import Place
 from tests.databases import NewDatabase
 from tests.store.records import DEFAULTS, NOW
@@ -57,49 +57,49 @@ def place_of(store: Store) -> Place:
 class Raw:
     """A command that asks for what a test wants to see, and changes what it wants changed, without any decision."""
 
-    def __init__(self, needs: Needs, changes: Changes | None = None) -> None:
+    def __init__(self, needs: ReadSet, changes: Changes | None = None) -> None:
         self._needs = needs
         self._changes = changes
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         for kind, keys in vars(self._needs).items():
             getattr(needs, kind).update(keys)
 
-    def decide(self, world: World, now: int) -> None:
+    def decide(self, unit: UnitOfWork, now: int) -> None:
         if self._changes is not None:
-            world.changes = self._changes
+            unit.changes = self._changes
 
 
 async def write(store: Store, changes: Changes) -> None:
     """Commit changes as they are."""
-    await store.execute(batch_of(Raw(Needs(flows=changes.flows.keys() - changes.new.flows), changes)))
+    await store.execute(batch_of(Raw(ReadSet(flows=changes.flows.keys() - changes.new.flows), changes)))
 
 
-async def load(store: Store, needs: Needs) -> World:
+async def load(store: Store, needs: ReadSet) -> UnitOfWork:
     """What a batch with these needs sees."""
     batch = batch_of(Raw(needs))
     await store.execute(batch)
-    return batch.world
+    return batch.unit
 
 
 async def find(store: Store, query: str, **parameters: Any) -> list[Row]:
     """What a search inside a transaction finds."""
     search = Find.of(query, **parameters)
-    return (await load(store, Needs(finds={search}))).found(search)
+    return (await load(store, ReadSet(finds={search}))).found(search)
 
 
 def batch_of(
-    *commands: Command[Any], answers: list[Any] | None = None, prepare: Callable[[World], None] = lambda world: None
+    *commands: Command[Any], answers: list[Any] | None = None, prepare: Callable[[UnitOfWork], None] = lambda unit: None
 ) -> Batch:
     """Commands that share a transaction; their answers go where the test wants them."""
     told = [] if answers is None else answers
 
-    def make_world() -> World:
-        world = World({})
-        prepare(world)
-        return world
+    def make_unit() -> UnitOfWork:
+        unit = UnitOfWork({})
+        prepare(unit)
+        return unit
 
-    return Batch([(command, told.append) for command in commands], make_world, lambda: NOW)
+    return Batch([(command, told.append) for command in commands], make_unit, lambda: NOW)
 
 
 async def are_waiting(eye: Connection, count: int) -> bool:

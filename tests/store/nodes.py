@@ -17,13 +17,13 @@ from counterfoil.engine.context import EngineContext
 from counterfoil.engine.work.capacity import BatchCapacity, Slots
 from counterfoil.engine.work.complete import Complete
 from counterfoil.observability.metrics import Metrics
-from counterfoil.store.cache.definitions import Known
+from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.group_commit.batch import Command
 from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.read_set import Find
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.backends import find, write
 from tests.store.records import (
     DEFAULTS,
@@ -47,15 +47,17 @@ class Node:
     def __init__(self, node_id: str, store: Store, clock: Clock, *, batch_limit: int = 512) -> None:
         self.node_id = node_id
         self.store = store
-        self.committed: list[World] = []
-        """The worlds of its commits, in their order."""
-        self.commit = GroupCommit(store, clock, Metrics(), Known(), backlog_limit=100_000, batch_limit=batch_limit)
+        self.committed: list[UnitOfWork] = []
+        """The units of work of its commits, in their order."""
+        self.commit = GroupCommit(
+            store, clock, Metrics(), DefinitionCache(), backlog_limit=100_000, batch_limit=batch_limit
+        )
         self.commit.prepare = self.prepare
         self.commit.committed = self.committed.append
 
-    def prepare(self, world: World) -> None:
-        world.node_id = self.node_id
-        world.capacity = BatchCapacity(Slots(1_000, 1_000))
+    def prepare(self, unit: UnitOfWork) -> None:
+        unit.node_id = self.node_id
+        unit.capacity = BatchCapacity(Slots(1_000, 1_000))
 
     async def start(self, lease_ms: int = LEASE_MS) -> None:
         await self.store.join(self.node_id, lease_ms)

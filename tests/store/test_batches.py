@@ -18,13 +18,13 @@ from counterfoil.engine.context import EngineContext
 from counterfoil.engine.flows.cancel import Cancel, ClaimCancelCall
 from counterfoil.engine.flows.start import Start
 from counterfoil.engine.steps import PutStep
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.engine.work.complete import Complete
 from counterfoil.engine.work.expire import ExpireOverdue
 from counterfoil.store.group_commit.batch import Command, ForEach
 from counterfoil.store.protocol import Store
-from counterfoil.store.unit_of_work.read_set import Find, Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import Find, ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import load
 from tests.store.nodes import Node, add_item, add_items, claimable, register, success
@@ -50,15 +50,15 @@ def start(flow_id: str, *goals: str) -> Start:
 class Poisoned:
     """Does what another command does, and then falls over if it is for a certain item."""
 
-    command: Claim | ExpireOverdue
+    command: ClaimDue | ExpireOverdue
     error: Exception
     poison: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         self.command.needs(needs)
 
-    def decide(self, world: World, now: int) -> str:
-        self.command.decide(world, now)
+    def decide(self, unit: UnitOfWork, now: int) -> str:
+        self.command.decide(unit, now)
         if self.command.work_id == self.poison:
             raise self.error
         return self.command.work_id
@@ -122,7 +122,7 @@ async def test_one_that_falls_over_does_not_spoil_its_neighbours(
     store: Store, node: Node, error: Exception, beside: int
 ) -> None:
     names = await add_items(store, 3 + beside, WorkStatus.PENDING)
-    commands = [Poisoned(Claim(name, name), error, poison=names[1]) for name in names]
+    commands = [Poisoned(ClaimDue(name, name), error, poison=names[1]) for name in names]
     expected = error.code if isinstance(error, CounterfoilError) else InternalError.code
     assert await asyncio.gather(*map(node.outcome, commands)) == [names[0], expected, *names[2:]]
     assert await states(store, *names) == ["active", "pending", *["active"] * (beside + 1)]
@@ -139,7 +139,7 @@ async def test_one_poisoned_item_does_not_spoil_the_others_that_were_found(
     names = await add_items(store, 5, WorkStatus.PENDING)
 
     def make(work_id: str, flow_id: str) -> Poisoned:
-        return Poisoned(Claim(work_id, flow_id), error, poison=names[2])
+        return Poisoned(ClaimDue(work_id, flow_id), error, poison=names[2])
 
     done = await node.commit.submit(ForEach(claimable(), make))
     assert sorted(done) == [name for name in names if name != names[2]]
@@ -149,7 +149,7 @@ async def test_one_poisoned_item_does_not_spoil_the_others_that_were_found(
 
 async def test_two_searches_of_one_batch_do_each_item_once(store: Store, node: Node) -> None:
     names = await add_items(store, 5, WorkStatus.PENDING)
-    one, two = await asyncio.gather(*(node.commit.submit(ForEach(claimable(), Claim)) for _ in range(2)))
+    one, two = await asyncio.gather(*(node.commit.submit(ForEach(claimable(), ClaimDue)) for _ in range(2)))
     assert (sorted(one), sorted(two)) == ([True] * 5, [False] * 5)
     assert [kind for _, kind in await kinds(store)] == ["work_dispatched"] * 5
     assert await states(store, *names) == ["active"] * 5
@@ -171,7 +171,7 @@ async def test_what_a_search_finds_may_have_ended_in_the_same_batch(
 
 
 async def test_a_search_that_finds_nothing_is_answered_with_nothing(store: Store, node: Node) -> None:
-    assert await node.commit.submit(ForEach(claimable(), Claim)) == []
+    assert await node.commit.submit(ForEach(claimable(), ClaimDue)) == []
     assert await node.outcome(success("unknown")) == "UNKNOWN_RECEIPT"
 
 
@@ -179,7 +179,7 @@ async def test_a_search_does_not_change_what_it_finds(store: Store) -> None:
     await add_item(store, "work", WorkStatus.PENDING)
     for _ in range(2):
         search = claimable()
-        assert (await load(store, Needs(finds={search}))).found(search) == [("work", "work")]
+        assert (await load(store, ReadSet(finds={search}))).found(search) == [("work", "work")]
     assert await states(store, "work") == ["pending"]
 
 
@@ -206,7 +206,7 @@ async def test_searches_and_commands_of_all_kinds_share_a_transaction(store: Sto
     await add_items(store, 4, WorkStatus.PENDING)
     await add_item(store, "reported")
     found, accepted, refused, started = await asyncio.gather(
-        node.commit.submit(ForEach(claimable(limit=2), Claim)),
+        node.commit.submit(ForEach(claimable(limit=2), ClaimDue)),
         node.outcome(success("reported")),
         node.outcome(success("unknown")),
         node.outcome(start("new")),

@@ -13,7 +13,7 @@ from counterfoil.domain.jsontext import parse_json
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.flows.cancel import Cancel
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.engine.work.complete import Beat, Complete
 from counterfoil.engine.work.expire import ExpireOverdue
 from counterfoil.store.group_commit.batch import Command
@@ -61,7 +61,7 @@ async def test_each_of_many_receipts_has_its_own_outcome(store: Store, node: Nod
 
 async def test_of_many_claims_one_sends_the_attempt(store: Store, node: Node) -> None:
     await add_item(store, "work", WorkStatus.PENDING)
-    assert await node.outcomes(*(Claim("work", "work") for _ in range(20))) == {"True": 1, "False": 19}
+    assert await node.outcomes(*(ClaimDue("work", "work") for _ in range(20))) == {"True": 1, "False": 19}
     [row] = await store.read("get_work", work_id="work")
     assert (row[5], row[6]) == ("active", 1)
 

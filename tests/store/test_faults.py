@@ -12,14 +12,14 @@ from structlog.testing import capture_logs
 from counterfoil.domain.errors import InternalError, Unavailable
 from counterfoil.domain.states import WorkStatus
 from counterfoil.engine.flows.cancel import Cancel
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.observability.metrics import Metrics
-from counterfoil.store.cache.definitions import Known
+from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.group_commit.batch import Command, ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.protocol import Store
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing.simulator import StillClock
 from tests.by_hand import by_hand, stubborn_work
 from tests.eventually import eventually
@@ -54,16 +54,16 @@ def named(logs: Any, event: str) -> list[Any]:
 class FaultyNeeds:
     """Cannot even say what it needs."""
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.work.add("nowhere")
         raise ZeroDivisionError("a bug")
 
-    def decide(self, world: World, now: int) -> None:
+    def decide(self, unit: UnitOfWork, now: int) -> None:
         raise AssertionError("it was not to be decided")
 
 
-class PoisonedClaim(Claim):
-    def needs(self, needs: Needs) -> None:
+class PoisonedClaim(ClaimDue):
+    def needs(self, needs: ReadSet) -> None:
         if self.work_id == "work-002":
             raise ZeroDivisionError("a bug")
         super().needs(needs)
@@ -97,7 +97,7 @@ async def test_a_bug_in_the_needs_of_one_item_does_not_spoil_the_others_that_wer
 async def test_a_world_that_cannot_be_prepared_fails_its_batch_and_not_the_writer(store: Store, node: Node) -> None:
     names = await add_items(store, 3)
 
-    def broken(world: World) -> None:
+    def broken(unit: UnitOfWork) -> None:
         raise ZeroDivisionError("a bug")
 
     node.commit.prepare = broken
@@ -143,12 +143,12 @@ async def test_a_refused_row_does_not_spoil_the_others_that_were_found(store: St
     await add_item(store, "reported")
     with stubborn_work(place_of(store), names[-1]), capture_logs() as logs:
         claimed, accepted = await asyncio.gather(
-            node.commit.submit(ForEach(claimable(), Claim)), node.outcome(success("reported"))
+            node.commit.submit(ForEach(claimable(), ClaimDue)), node.outcome(success("reported"))
         )
     assert (claimed, accepted) == ([True] * (found - 1), "accepted")
-    assert named(logs, "guard_refused") == ["Claim"]
+    assert named(logs, "guard_refused") == ["ClaimDue"]
     assert await states(store, *names) == [*["active"] * (found - 1), "pending"]
-    assert await node.commit.submit(ForEach(claimable(), Claim)) == [True]
+    assert await node.commit.submit(ForEach(claimable(), ClaimDue)) == [True]
 
 
 # The end of a writer -------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class BrokenMetrics(Metrics):
 
 async def test_a_writer_that_ends_by_a_bug_is_loud_and_leaves_nothing_waiting(store: Store, clock: StillClock) -> None:
     commit = GroupCommit(
-        store, clock, BrokenMetrics(), Known(), backlog_limit=100, batch_limit=2, batches=store.batches
+        store, clock, BrokenMetrics(), DefinitionCache(), backlog_limit=100, batch_limit=2, batches=store.batches
     )
     asked = [asyncio.create_task(commit.submit(Cancel(f"flow-{number}"))) for number in range(9)]
     await asyncio.sleep(0)
@@ -176,7 +176,7 @@ async def test_a_writer_that_ends_by_a_bug_is_loud_and_leaves_nothing_waiting(st
 
 
 async def test_a_writer_that_is_cancelled_is_loud(store: Store, clock: StillClock) -> None:
-    commit = GroupCommit(store, clock, Metrics(), Known(), backlog_limit=9, batch_limit=9)
+    commit = GroupCommit(store, clock, Metrics(), DefinitionCache(), backlog_limit=9, batch_limit=9)
     commit.start()
     with capture_logs() as logs:
         [task] = [task for task in asyncio.all_tasks() if task.get_name() == "group-commit"]

@@ -15,7 +15,7 @@ from counterfoil.domain.subscriptions.definitions import Delivery, Subscription,
 from counterfoil.store.group_commit.commit import GuardRefused
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.read_set import Needs, step_key
+from counterfoil.store.unit_of_work.read_set import ReadSet, step_key
 from tests.by_hand import by_hand
 from tests.store.backends import load, place_of, write
 from tests.store.records import (
@@ -54,7 +54,7 @@ FULL_APPROVAL = approval_record(
     decided_at=NOW + 2,
 )
 STEP = step_key("flow", "step")
-GUARDED = Needs(flows={"flow"}, gates={STEP}, approvals={"approval"})
+GUARDED = ReadSet(flows={"flow"}, gates={STEP}, approvals={"approval"})
 
 
 def test_nothing_is_left_out_of_what_is_tried_here() -> None:
@@ -64,30 +64,30 @@ def test_nothing_is_left_out_of_what_is_tried_here() -> None:
 
 
 async def test_what_is_not_there_is_known_not_to_be(store: Store) -> None:
-    needs = Needs(
+    needs = ReadSet(
         gates={STEP}, approvals={"a"}, keys={"k"}, policies={"p"}, subscriptions={"s"}, deliveries={"d"}, flows={"flow"}
     )
-    world = await load(store, needs)
-    assert world.find_gate("flow", "step") is None
-    assert (world.approvals.get("a"), world.find_key("k"), world.kept_policies.get("p")) == (None, None, None)
-    assert (world.subscriptions.get("s"), world.deliveries.get("d")) == (None, None)
-    assert (world.controls_revision, dict(world.controls().by_id)) == (0, {})
+    unit = await load(store, needs)
+    assert unit.find_gate("flow", "step") is None
+    assert (unit.approvals.get("a"), unit.find_key("k"), unit.kept_policies.get("p")) == (None, None, None)
+    assert (unit.subscriptions.get("s"), unit.deliveries.get("d")) == (None, None)
+    assert (unit.controls_revision, dict(unit.controls().by_id)) == (0, {})
 
 
 async def test_gates_and_approvals_come_back_as_they_were(store: Store) -> None:
     await write(store, new_records(flow_record(), step_run(), work_item(), FULL_GATE, FULL_APPROVAL))
-    world = await load(store, GUARDED)
-    assert world.find_gate("flow", "step") == FULL_GATE
-    assert world.work("work") == work_item(), "a gate comes with the item that it is about"
-    assert world.approval("approval") == FULL_APPROVAL
+    unit = await load(store, GUARDED)
+    assert unit.find_gate("flow", "step") == FULL_GATE
+    assert unit.work("work") == work_item(), "a gate comes with the item that it is about"
+    assert unit.approval("approval") == FULL_APPROVAL
 
 
 async def test_a_gate_changes_in_all_but_what_the_first_call_fixed(store: Store) -> None:
     await write(store, new_records(flow_record(), step_run(), work_item(), gate_record()))
     changed = replace(FULL_GATE, work_id="another", gate_count=7, last_at=NOW + 9, decision_id="d", input_digest="e")
     await write(store, changed_records(flow_record(), changed))
-    world = await load(store, GUARDED)
-    assert world.find_gate("flow", "step") == changed
+    unit = await load(store, GUARDED)
+    assert unit.find_gate("flow", "step") == changed
 
 
 FINAL = sorted(set(ApprovalStatus) - {ApprovalStatus.PENDING})
@@ -118,13 +118,13 @@ async def test_a_key_belongs_to_whom_it_was_given_last(store: Store) -> None:
     first = KeyOwner("step:k", "flow", "step", None, NOW, NOW + 5)
     made = KeyOwner("workflow:k", "flow", None, "digest", NOW, None)
     await write(store, Written(keys={first.key_id: first, made.key_id: made}))
-    needs = Needs(keys={"step:k", "workflow:k"})
-    world = await load(store, needs)
-    assert (world.find_key("step:k"), world.find_key("workflow:k")) == (first, made)
+    needs = ReadSet(keys={"step:k", "workflow:k"})
+    unit = await load(store, needs)
+    assert (unit.find_key("step:k"), unit.find_key("workflow:k")) == (first, made)
     second = KeyOwner("step:k", "another", "pay", "d", NOW + 9, None)
     await write(store, Written(keys={"step:k": second}))
-    world = await load(store, needs)
-    assert (world.find_key("step:k"), world.find_key("workflow:k")) == (second, made)
+    unit = await load(store, needs)
+    assert (unit.find_key("step:k"), unit.find_key("workflow:k")) == (second, made)
 
 
 # ------------------------------------------------------------------------------------------------ controls
@@ -151,9 +151,9 @@ async def put(store: Store, *policies: KeptPolicy) -> None:
 
 async def test_a_policy_comes_back_as_it_was_and_is_in_force(store: Store) -> None:
     await put(store, kept(1, BLOCK), kept(1, ALLOW, "q"))
-    world = await load(store, Needs(policies={"p", "q"}))
-    assert (world.kept_policies.get("p"), world.kept_policies.get("q")) == (kept(1, BLOCK), kept(1, ALLOW, "q"))
-    controls = world.controls()
+    unit = await load(store, ReadSet(policies={"p", "q"}))
+    assert (unit.kept_policies.get("p"), unit.kept_policies.get("q")) == (kept(1, BLOCK), kept(1, ALLOW, "q"))
+    controls = unit.controls()
     assert {name: (policy.version, policy.definition) for name, policy in controls.by_id.items()} == {
         "p": (1, BLOCK),
         "q": (1, ALLOW),
@@ -162,18 +162,18 @@ async def test_a_policy_comes_back_as_it_was_and_is_in_force(store: Store) -> No
 
 async def test_every_version_of_a_policy_is_kept_and_a_deleted_one_guards_nothing(store: Store) -> None:
     await put(store, kept(1, ALLOW), kept(2, BLOCK))
-    assert (await load(store, Needs())).controls().by_id["p"].version == 2
+    assert (await load(store, ReadSet())).controls().by_id["p"].version == 2
     await put(store, kept(3, None))
-    world = await load(store, Needs(policies={"p"}))
-    assert world.kept_policies.get("p") == kept(3, None)
-    assert world.controls().by_id == {}
+    unit = await load(store, ReadSet(policies={"p"}))
+    assert unit.kept_policies.get("p") == kept(3, None)
+    assert unit.controls().by_id == {}
     versions = await store.read("policy_versions", policy_id="p", limit=9)
     told = [(row[1], row[2] is None, row[4], row[5]) for row in versions]
     assert told == [(3, True, TEXT, NOW + 3), (2, False, TEXT, NOW + 2), (1, False, TEXT, NOW + 1)]
 
 
 async def test_the_revision_rises_with_every_batch_that_changes_what_guards_and_with_no_other(store: Store) -> None:
-    revisions = [(await load(store, Needs())).controls_revision]
+    revisions = [(await load(store, ReadSet())).controls_revision]
     subscription = Subscription("s", TOLD, None, NOW, NOW)
     delivery = Delivery("d", "s", "flow", "flow.started", "{}", 0, NOW, None, NOW)
     for changes in (
@@ -184,7 +184,7 @@ async def test_the_revision_rises_with_every_batch_that_changes_what_guards_and_
         Changes(subscriptions={"s": None}),
     ):
         await write(store, changes)
-        revisions.append((await load(store, Needs())).controls_revision)
+        revisions.append((await load(store, ReadSet())).controls_revision)
     assert revisions == [0, 1, 1, 2, 2, 3]
 
 
@@ -192,7 +192,7 @@ async def test_a_policy_of_another_time_blocks_what_it_may_have_been_about(store
     await put(store, kept(1, ALLOW))
     definition = 'UPDATE policies SET definition = \'{"name":"p","action":{"type":"ask_the_oracle"}}\''
     by_hand(place_of(store), definition)
-    policy = (await load(store, Needs())).controls().by_id["p"].definition
+    policy = (await load(store, ReadSet())).controls().by_id["p"].definition
     assert (policy.action.type, policy.conditions) == ("block", [])
 
 
@@ -210,16 +210,16 @@ async def test_subscriptions_come_back_as_they_were_changed_and_go_with_what_the
         "2": Delivery("2", "t", "flow", "flow.failed", "{}", 3, None, TEXT, NOW),
     }
     await write(store, Changes(deliveries=dict(deliveries)))
-    needs = Needs(subscriptions={"s", "t"}, deliveries={"1", "2"})
-    world = await load(store, needs)
-    assert (world.subscriptions.get("s"), world.subscriptions.get("t")) == (first, other)
-    assert {name: world.deliveries.get(name) for name in deliveries} == deliveries
+    needs = ReadSet(subscriptions={"s", "t"}, deliveries={"1", "2"})
+    unit = await load(store, needs)
+    assert (unit.subscriptions.get("s"), unit.subscriptions.get("t")) == (first, other)
+    assert {name: unit.deliveries.get(name) for name in deliveries} == deliveries
     changed = replace(other, note="off", updated_at=NOW + 9)
     await write(store, Changes(subscriptions={"s": None, "t": changed}))
-    world = await load(store, needs)
-    assert (world.subscriptions.get("s"), world.subscriptions.get("t")) == (None, changed)
-    assert (world.deliveries.get("1"), world.deliveries.get("2")) == (None, deliveries["2"])
-    assert set(world.controls().subscriptions) == {"t"}
+    unit = await load(store, needs)
+    assert (unit.subscriptions.get("s"), unit.subscriptions.get("t")) == (None, changed)
+    assert (unit.deliveries.get("1"), unit.deliveries.get("2")) == (None, deliveries["2"])
+    assert set(unit.controls().subscriptions) == {"t"}
 
 
 async def test_a_delivery_is_tried_again_given_up_and_taken_out(store: Store) -> None:
@@ -227,6 +227,6 @@ async def test_a_delivery_is_tried_again_given_up_and_taken_out(store: Store) ->
     first = Delivery("d", "s", "flow", "flow.started", "{}", 0, NOW, None, NOW)
     for state in (first, replace(first, attempt=1, due_at=NOW + 5, note="HTTP 503"), replace(first, due_at=None)):
         await write(store, Changes(deliveries={"d": state}))
-        assert (await load(store, Needs(deliveries={"d"}))).deliveries.get("d") == state
+        assert (await load(store, ReadSet(deliveries={"d"}))).deliveries.get("d") == state
     await write(store, Changes(deliveries={"d": None}))
-    assert (await load(store, Needs(deliveries={"d"}))).deliveries.get("d") is None
+    assert (await load(store, ReadSet(deliveries={"d"}))).deliveries.get("d") is None

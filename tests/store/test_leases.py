@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from counterfoil.domain.states import WorkStatus
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.engine.work.expire import ReclaimOrphan
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.protocol import Store
@@ -34,7 +34,7 @@ async def test_a_node_never_finds_what_it_is_sending_itself(store: Store, clock:
     await add_items(store, 3, WorkStatus.PENDING)
     node = Node("me", store, clock)
     await node.start()
-    assert await node.commit.submit(ForEach(claimable(), Claim)) == [True, True, True]
+    assert await node.commit.submit(ForEach(claimable(), ClaimDue)) == [True, True, True]
     assert await store.renew("me", LEASE_MS) == 0, "there is no other"
     assert await orphans(store, "me") == set()
     await node.stop()

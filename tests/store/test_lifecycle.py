@@ -18,8 +18,8 @@ from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import MakeStore, batch_of, load, write
 from tests.store.records import DEFAULTS, RETRY, flow_record, new_records, step_run, step_version, work_item
@@ -31,11 +31,11 @@ class Look:
     def __init__(self, flow_id: str) -> None:
         self._flow_id = flow_id
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         pass
 
-    def decide(self, world: World, now: int) -> list[str]:
-        return [work.work_id for work in world.open_work(self._flow_id)]
+    def decide(self, unit: UnitOfWork, now: int) -> list[str]:
+        return [work.work_id for work in unit.open_work(self._flow_id)]
 
 
 async def exists(store: Store, work_id: str) -> bool:
@@ -137,7 +137,7 @@ async def test_more_is_loaded_as_long_as_something_is_missed(store: Store) -> No
 
 
 async def test_loading_more_does_not_undo_what_the_batch_has_changed(store: Store) -> None:
-    """The second load reads the old row again, but the world already knows better."""
+    """The second load reads the old row again, but the unit of work already knows better."""
     version = step_version()
     await write(store, Changes(current={"step": version}, versions={version.version: version}))
     item = work_item(version=version.version)
@@ -147,7 +147,7 @@ async def test_loading_more_does_not_undo_what_the_batch_has_changed(store: Stor
     await store.execute(batch)
     batch.answer()
     assert answers[1] == [], "the second command sees that the first has ended the work"
-    assert batch.world.work("work").status is WorkStatus.SUCCEEDED
+    assert batch.unit.work("work").status is WorkStatus.SUCCEEDED
 
 
 async def test_many_readers_are_served_while_there_are_few_connections(store: Store) -> None:
@@ -167,8 +167,8 @@ async def test_a_reader_that_gives_up_leaves_its_connection_to_others(store: Sto
 
 
 async def test_an_empty_batch_loads_nothing(store: Store) -> None:
-    world = await load(store, Needs())
-    assert not world.changes.any()
+    unit = await load(store, ReadSet())
+    assert not unit.changes.any()
 
 
 @pytest.mark.postgresql_only
@@ -181,7 +181,7 @@ async def test_it_works_without_statements_that_are_kept(store: Store, clock: St
         await write(other, new_records(flow_record(flow_id=f"{number}"), step_run(flow_id=f"{number}")))
     await write(other, new_records(flow_record(), step_run(), work_item()))
     assert await asyncio.gather(*(exists(other, "work") for _ in range(5))) == [True] * 5
-    assert (await load(other, Needs(work={"work"}))).work("work") == work_item()
+    assert (await load(other, ReadSet(work={"work"}))).work("work") == work_item()
     await other.join("node", 60_000)
     assert await other.renew("node", 60_000) == 0
     await other.close()

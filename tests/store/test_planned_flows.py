@@ -14,14 +14,14 @@ from counterfoil.domain.flows.planning import Plan, make_plan
 from counterfoil.domain.records import Flow, FlowInputs, StepRun, StepVersion, Work
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps.register import Register
-from counterfoil.store.cache.definitions import Known
+from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.queries import load_queries
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.read_set import Needs, NotLoaded, step_key
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import NotLoaded, ReadSet, step_key
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.backends import QUERY_PACKAGES, Raw, batch_of, find, load, write
 from tests.store.records import (
     NOW,
@@ -53,40 +53,40 @@ async def test_steps_are_loaded_by_key_each_with_what_it_gave(store: Store) -> N
     done = completed(outputs=AWKWARD)
     others = [completed("other", "done", {"of": "another"}), completed("flow", "not asked for", {"a": 1})]
     await write(store, new_records(flow_record(), flow_record(flow_id="other"), done, FULL_STEP, *others))
-    world = await load(store, Needs(flow_steps={step_key("flow", "done"), step_key("flow", "step")}))
-    assert world.step_run("flow", "done") == without_outputs(done)
-    assert world.outputs("flow", "done") == AWKWARD
-    assert (world.step_run("flow", "step"), world.outputs("flow", "step")) == (FULL_STEP, {})
+    unit = await load(store, ReadSet(flow_steps={step_key("flow", "done"), step_key("flow", "step")}))
+    assert unit.step_run("flow", "done") == without_outputs(done)
+    assert unit.outputs("flow", "done") == AWKWARD
+    assert (unit.step_run("flow", "step"), unit.outputs("flow", "step")) == (FULL_STEP, {})
     for flow_id, step_id in (("other", "done"), ("flow", "not asked for"), ("flow", "missing")):
         with pytest.raises(NotLoaded):
-            world.step_run(flow_id, step_id)
+            unit.step_run(flow_id, step_id)
 
 
 async def test_all_steps_of_a_flow_are_loaded_whatever_became_of_them(store: Store) -> None:
     steps = [step_run(status, step_id=str(status)) for status in StepStatus]
     steps[0].outputs = AWKWARD
     await write(store, new_records(flow_record(), *steps, step_run(flow_id="other")))
-    world = await load(store, Needs(whole_flows={"flow"}))
-    assert sorted(world.steps_of("flow"), key=lambda step: step.step_id) == sorted(
+    unit = await load(store, ReadSet(whole_flows={"flow"}))
+    assert sorted(unit.steps_of("flow"), key=lambda step: step.step_id) == sorted(
         map(without_outputs, steps), key=lambda step: step.step_id
     )
-    assert world.outputs("flow", steps[0].step_id) == AWKWARD
-    assert world.flow("flow") == flow_record(), "a whole flow comes with its own record"
+    assert unit.outputs("flow", steps[0].step_id) == AWKWARD
+    assert unit.flow("flow") == flow_record(), "a whole flow comes with its own record"
     with pytest.raises(NotLoaded):
-        world.open_work("flow")
+        unit.open_work("flow")
 
 
 async def test_what_a_step_gave_is_written_with_its_end_and_taken_away_by_redrive(store: Store) -> None:
     await write(store, new_records(flow_record(), step_run()))
-    needs = Needs(flow_steps={step_key("flow", "step")})
+    needs = ReadSet(flow_steps={step_key("flow", "step")})
     for changed in (
         step_run(StepStatus.COMPLETED, open_items=0, finished_at=NOW, outputs=AWKWARD),
         step_run(StepStatus.PENDING, items=0, open_items=0, started_at=None, redrives=1),
     ):
         await write(store, changed_records(changed))
-        world = await load(store, needs)
-        assert world.step_run("flow", "step") == without_outputs(changed)
-        assert world.outputs("flow", "step") == (changed.outputs or {})
+        unit = await load(store, needs)
+        assert unit.step_run("flow", "step") == without_outputs(changed)
+        assert unit.outputs("flow", "step") == (changed.outputs or {})
 
 
 async def test_a_flow_keeps_its_plan_and_its_parent_whatever_changes(store: Store) -> None:
@@ -97,7 +97,7 @@ async def test_a_flow_keeps_its_plan_and_its_parent_whatever_changes(store: Stor
         FlowStatus.COMPENSATING, plan="plan", parent=parent, deadline_at=None, compensation=undoing, error=AWKWARD
     )
     await write(store, changed_records(changed))
-    assert (await load(store, Needs(flows={"flow"}))).flow("flow") == changed
+    assert (await load(store, ReadSet(flows={"flow"}))).flow("flow") == changed
 
 
 async def test_all_items_of_a_step_are_loaded_the_oldest_first(store: Store) -> None:
@@ -113,12 +113,12 @@ async def test_all_items_of_a_step_are_loaded_the_oldest_first(store: Store) -> 
     others = [item("x", WorkStatus.ACTIVE, NOW, step_id="other"), item("y", WorkStatus.ACTIVE, NOW, flow_id="other")]
     steps = [step_run(), step_run(step_id="other"), step_run(flow_id="other")]
     await write(store, new_records(flow_record(), flow_record(flow_id="other"), *steps, *items, *others))
-    world = await load(store, Needs(step_work={step_key("flow", "step"), step_key("flow", "empty")}))
-    assert world.work_of_step("flow", "step") == [items[1], items[0], items[2], items[3]]
-    assert world.work_of_step("flow", "empty") == []
-    assert (world.flow("flow"), world.step_run("flow", "step")) == (flow_record(), step_run())
+    unit = await load(store, ReadSet(step_work={step_key("flow", "step"), step_key("flow", "empty")}))
+    assert unit.work_of_step("flow", "step") == [items[1], items[0], items[2], items[3]]
+    assert unit.work_of_step("flow", "empty") == []
+    assert (unit.flow("flow"), unit.step_run("flow", "step")) == (flow_record(), step_run())
     with pytest.raises(NotLoaded):
-        world.work_of_step("flow", "other")
+        unit.work_of_step("flow", "other")
 
 
 async def test_items_that_are_not_released_are_found_in_their_order(store: Store) -> None:
@@ -152,11 +152,11 @@ async def test_a_plan_comes_back_as_it_was(store: Store) -> None:
     plan = make_plan(Register(1, [gives, also, last]), ["takes"], ["c"])
     assert all(plan.stored()[name] for name in ("requires", "options", "rivals", "waits", "compensated"))
     await write(store, Changes(plans={plan.plan_id: plan}, calls={"none": None}))
-    world = await load(store, Needs(plans={plan.plan_id, "missing"}))
-    found = world.plan_of(flow_record(plan=plan.plan_id))
+    unit = await load(store, ReadSet(plans={plan.plan_id, "missing"}))
+    found = unit.plan_of(flow_record(plan=plan.plan_id))
     assert (found, found.plan_id) == (plan, plan.plan_id)
     with pytest.raises(NotLoaded):
-        world.plan_of(flow_record(plan="missing"))
+        unit.plan_of(flow_record(plan="missing"))
 
 
 async def test_a_plan_may_be_stored_twice(store: Store) -> None:
@@ -165,8 +165,8 @@ async def test_a_plan_may_be_stored_twice(store: Store) -> None:
         changes = new_records(flow_record(flow_id=f"flow-{number}"))
         changes.plans = {plan.plan_id: plan for plan in plans}
         await write(store, changes)
-    world = await load(store, Needs(plans={one.plan_id, two.plan_id}))
-    assert [world.plan_of(flow_record(plan=plan.plan_id)) for plan in (one, two)] == [one, two]
+    unit = await load(store, ReadSet(plans={one.plan_id, two.plan_id}))
+    assert [unit.plan_of(flow_record(plan=plan.plan_id)) for plan in (one, two)] == [one, two]
 
 
 def put(*versions: StepVersion, removed: tuple[str, ...] = ()) -> Changes:
@@ -175,22 +175,22 @@ def put(*versions: StepVersion, removed: tuple[str, ...] = ()) -> Changes:
     return Changes(current=current, versions={version.version: version for version in versions}, at=NOW)
 
 
-async def register(store: Store, known: Known) -> Register:
+async def register(store: Store, known: DefinitionCache) -> Register:
     """The register as a batch of a node sees it that knows so much."""
-    batch = batch_of(Raw(Needs(registers={str(known.register.revision)})))
-    batch.world = World(known)
+    batch = batch_of(Raw(ReadSet(registers={str(known.register.revision)})))
+    batch.unit = UnitOfWork(known)
     await store.execute(batch)
-    return batch.world.register()
+    return batch.unit.register()
 
 
 async def test_the_register_of_an_empty_store_is_empty(store: Store) -> None:
-    found = await register(store, Known())
+    found = await register(store, DefinitionCache())
     assert (found.revision, found.steps) == (0, {})
 
 
 async def test_the_register_has_every_current_step_and_its_revision_rises_with_each_change(store: Store) -> None:
     a, b, other = step_version("a"), step_version("b", labels={"k": "v"}), step_version("a", name="other")
-    known = Known()
+    known = DefinitionCache()
     revisions = []
     for changes, expected in (
         (put(a, b), {"a": a, "b": b}),
@@ -209,7 +209,7 @@ async def test_the_register_has_every_current_step_and_its_revision_rises_with_e
 
 async def test_a_register_that_is_known_is_not_read_again(store: Store) -> None:
     await write(store, put(step_version("a"), step_version("b")))
-    known = Known()
+    known = DefinitionCache()
     first = await register(store, known)
     assert await register(store, known) is first
     assert await register_rows(store, first.revision) == [(first.revision, None, None)], "one row, with nothing in it"
@@ -235,9 +235,9 @@ async def register_rows(store: Store, known: int) -> list[Row]:
 
 async def test_what_changes_nothing_of_the_register_leaves_its_revision(store: Store) -> None:
     await write(store, put(step_version("a")))
-    before = await register(store, Known())
+    before = await register(store, DefinitionCache())
     await write(store, new_records(flow_record(), step_run(), work_item()))
-    assert (await register(store, Known())).revision == before.revision
+    assert (await register(store, DefinitionCache())).revision == before.revision
 
 
 # Clocks of flows -----------------------------------------------------------------------------------------------------

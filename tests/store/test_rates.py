@@ -11,11 +11,11 @@ from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.steps.definitions import DAY_MS
 from counterfoil.domain.work.rates import SentTimes
 from counterfoil.engine.steps import PutStep
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.protocol import Store
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing.simulator import StillClock
 from tests.by_hand import by_hand
 from tests.eventually import eventually
@@ -29,8 +29,8 @@ PER_MS = 1_000
 
 
 async def sent(store: Store, *steps: str) -> list[SentTimes]:
-    world = await load(store, Needs(rates=set(steps)))
-    return [world.rates.of(step_id) for step_id in steps]
+    unit = await load(store, ReadSet(rates=set(steps)))
+    return [unit.rates.of(step_id) for step_id in steps]
 
 
 async def test_a_step_that_was_never_sent_has_no_times(store: Store) -> None:
@@ -66,19 +66,19 @@ async def test_claims_of_a_batch_and_of_the_next_see_each_other(store: Store) ->
     await store.join("node", 60_000)
     answers: list[Any] = []
     node = Node("node", store, lambda: NOW)
-    await store.execute(batch_of(*(Claim(name, name) for name in names[:2]), answers=answers, prepare=node.prepare))
-    batch = batch_of(*(Claim(name, name) for name in names[2:]), answers=answers, prepare=node.prepare)
+    await store.execute(batch_of(*(ClaimDue(name, name) for name in names[:2]), answers=answers, prepare=node.prepare))
+    batch = batch_of(*(ClaimDue(name, name) for name in names[2:]), answers=answers, prepare=node.prepare)
     await store.execute(batch)
     batch.answer()
     assert answers == [True, False, False, False]
     assert await sent(store, "limited") == [SentTimes((NOW,) * 3, 3)]
 
 
-class Refused(Claim):
+class Refused(ClaimDue):
     """Claims, and is refused after all."""
 
-    def decide(self, world: World, now: int) -> bool:
-        super().decide(world, now)
+    def decide(self, unit: UnitOfWork, now: int) -> bool:
+        super().decide(unit, now)
         raise ValueError(self.work_id)
 
 
@@ -87,7 +87,7 @@ async def test_a_claim_that_is_refused_after_all_does_not_count(store: Store) ->
     await store.join("node", 60_000)
     answers: list[Any] = []
     node = Node("node", store, lambda: NOW)
-    commands = [Refused(names[0], names[0]), *(Claim(name, name) for name in names[1:])]
+    commands = [Refused(names[0], names[0]), *(ClaimDue(name, name) for name in names[1:])]
     batch = batch_of(*commands, answers=answers, prepare=node.prepare)
     await store.execute(batch)
     batch.answer()
@@ -109,7 +109,7 @@ async def test_the_limit_holds_over_all_nodes(store: Store, nodes: Pair, clock: 
         claims = 0
         while await store.read("due_lanes"):
             search = claimable(version.lane, now=clock(), limit=4)
-            claims += sum(await node.commit.submit(ForEach(search, Claim)))
+            claims += sum(await node.commit.submit(ForEach(search, ClaimDue)))
             clock.advance(PER_MS // 5)
         return claims
 
@@ -129,7 +129,7 @@ async def test_who_counts_keeps_the_others_waiting(store: Store, nodes: Pair, ne
     async with other.transaction():
         lock = "SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.parallelism.limited', 0))"
         await other.execute(lock)
-        claim = asyncio.create_task(nodes[1].commit.submit(Claim(names[0], names[0])))
+        claim = asyncio.create_task(nodes[1].commit.submit(ClaimDue(names[0], names[0])))
         await eventually(lambda: are_waiting(eye, 1), what="a claim that waits")
         full = f"[{NOW},0,0]"
         await other.execute("INSERT INTO step_rates (step_id, most, sent) VALUES ('limited', 3, $1)", full)

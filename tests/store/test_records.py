@@ -14,7 +14,7 @@ from counterfoil.domain.records import CancelCall, StepRun
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.read_set import Needs, NotLoaded
+from counterfoil.store.unit_of_work.read_set import NotLoaded, ReadSet
 from tests.store.backends import find, load, write
 from tests.store.records import (
     NOW,
@@ -93,10 +93,10 @@ async def test_a_work_item_comes_back_as_it_was(store: Store) -> None:
     )
     step, flow = FULL_STEP, FULL_FLOW
     await write(store, new_records(flow, step, work))
-    world = await load(store, Needs(work={"work"}))
-    assert world.work("work") == work
-    assert world.step_run("flow", "step") == step, "a work item comes with its step"
-    assert world.flow("flow") == flow, "and with its flow"
+    unit = await load(store, ReadSet(work={"work"}))
+    assert unit.work("work") == work
+    assert unit.step_run("flow", "step") == step, "a work item comes with its step"
+    assert unit.flow("flow") == flow, "and with its flow"
 
 
 async def test_a_changed_work_item_comes_back_changed(store: Store) -> None:
@@ -107,40 +107,40 @@ async def test_a_changed_work_item_comes_back_changed(store: Store) -> None:
     step = step_run(StepStatus.COMPLETED, open_items=0, finished_at=NOW, error=AWKWARD)
     flow = flow_record(FlowStatus.COMPLETED, open_steps=0, finished_at=NOW)
     await write(store, changed_records(flow, step, changed))
-    world = await load(store, Needs(work={"work"}))
-    assert (world.work("work"), world.step_run("flow", "step"), world.flow("flow")) == (changed, step, flow)
+    unit = await load(store, ReadSet(work={"work"}))
+    assert (unit.work("work"), unit.step_run("flow", "step"), unit.flow("flow")) == (changed, step, flow)
 
 
 async def test_what_is_not_there_is_known_not_to_be(store: Store) -> None:
-    world = await load(store, Needs(work={"w"}, flows={"f"}, steps={"s"}, calls={"c"}, open_flows={"o"}))
-    assert world.find_work("w") is None
-    assert world.find_flow("f") is None
-    assert world.find_flow("o") is None
-    assert world.current_version("s") is None
-    assert world.call("c") is None
-    assert world.open_work("o") == []
+    unit = await load(store, ReadSet(work={"w"}, flows={"f"}, steps={"s"}, calls={"c"}, open_flows={"o"}))
+    assert unit.find_work("w") is None
+    assert unit.find_flow("f") is None
+    assert unit.find_flow("o") is None
+    assert unit.current_version("s") is None
+    assert unit.call("c") is None
+    assert unit.open_work("o") == []
     with pytest.raises(UnknownWork):
-        world.work("w")
+        unit.work("w")
     with pytest.raises(UnknownFlow):
-        world.flow("f")
+        unit.flow("f")
 
 
 async def test_what_was_not_asked_for_is_not_loaded(store: Store) -> None:
     await write(store, new_records(flow_record(), step_run(), work_item()))
-    world = await load(store, Needs(flows={"flow"}))
+    unit = await load(store, ReadSet(flows={"flow"}))
     for look in (
-        lambda: world.find_work("work"),
-        lambda: world.open_work("flow"),
-        lambda: world.open_steps("flow"),
-        lambda: world.step_run("flow", "step"),
-        lambda: world.steps_of("flow"),
-        lambda: world.work_of_step("flow", "step"),
-        world.register,
-        lambda: world.version("version"),
-        lambda: world.current_version("step"),
-        lambda: world.call("work"),
-        lambda: world.active_count("step"),
-        lambda: world.find_flow("another"),
+        lambda: unit.find_work("work"),
+        lambda: unit.open_work("flow"),
+        lambda: unit.open_steps("flow"),
+        lambda: unit.step_run("flow", "step"),
+        lambda: unit.steps_of("flow"),
+        lambda: unit.work_of_step("flow", "step"),
+        unit.register,
+        lambda: unit.version("version"),
+        lambda: unit.current_version("step"),
+        lambda: unit.call("work"),
+        lambda: unit.active_count("step"),
+        lambda: unit.find_flow("another"),
     ):
         with pytest.raises(NotLoaded):
             look()
@@ -153,12 +153,12 @@ async def test_all_that_is_open_of_a_flow(store: Store) -> None:
     steps += [step_run(status, step_id=str(status)) for status in StepStatus]
     await write(store, new_records(flow_record(), *steps, *items))
     await write(store, new_records(flow_record(flow_id="other"), step_run(flow_id="other"), work_item(flow_id="other")))
-    world = await load(store, Needs(open_flows={"flow"}))
-    assert {work.status for work in world.open_work("flow")} == {"pending", "held", "active", "not_completed"}
-    opened = {step.step_id for step in world.open_steps("flow")}
+    unit = await load(store, ReadSet(open_flows={"flow"}))
+    assert {work.status for work in unit.open_work("flow")} == {"pending", "held", "active", "not_completed"}
+    opened = {step.step_id for step in unit.open_steps("flow")}
     assert {"pending", "active"} <= opened
     assert not {"completed", "failed", "skipped", "cancelled"} & opened
-    assert world.flow("flow") == flow_record()
+    assert unit.flow("flow") == flow_record()
 
 
 async def test_what_a_flow_was_started_with(store: Store) -> None:
@@ -166,17 +166,17 @@ async def test_what_a_flow_was_started_with(store: Store) -> None:
     labels = {"k": "v", "k2": "v2"}
     inputs = flow_inputs(goals=["b", "a"], init=AWKWARD, metadata=AWKWARD, labels=labels, options=options)
     await write(store, new_records(flow_record(), inputs))
-    world = await load(store, Needs(inputs={"flow"}))
-    assert world.inputs("flow") == inputs
+    unit = await load(store, ReadSet(inputs={"flow"}))
+    assert unit.inputs("flow") == inputs
 
 
 async def test_a_registered_step_and_its_versions(store: Store) -> None:
     first, second = step_version(), step_version(attributes={"x": {"role": "const", "value": AWKWARD}})
     for version in (first, second):
         await write(store, Changes(current={"step": version}, versions={version.version: version}, at=NOW))
-    world = await load(store, Needs(steps={"step"}, versions={first.version, second.version}))
-    assert world.current_version("step") == second
-    assert world.version(first.version) == first, "flows under way keep the version that they were started with"
+    unit = await load(store, ReadSet(steps={"step"}, versions={first.version, second.version}))
+    assert unit.current_version("step") == second
+    assert unit.version(first.version) == first, "flows under way keep the version that they were started with"
 
 
 async def test_a_version_may_be_stored_twice(store: Store) -> None:
@@ -190,9 +190,9 @@ async def test_a_step_taken_out_of_the_register_keeps_its_versions(store: Store)
     version = step_version()
     await write(store, Changes(current={"step": version}, versions={version.version: version}, at=NOW))
     await write(store, Changes(current={"step": None}, at=NOW))
-    world = await load(store, Needs(steps={"step"}, versions={version.version}))
-    assert world.current_version("step") is None
-    assert world.version(version.version) == version
+    unit = await load(store, ReadSet(steps={"step"}, versions={version.version}))
+    assert unit.current_version("step") is None
+    assert unit.version(version.version) == version
 
 
 async def test_a_step_keeps_the_time_it_was_made(store: Store) -> None:
@@ -208,13 +208,13 @@ async def test_cancel_calls_are_kept_until_they_are_forgotten(store: Store) -> N
     later = CancelCall("work", "flow", "step", "work", "http://worker.test/cancel", AWKWARD, 1, NOW + 50)
     await write(store, Changes(calls={"work": call}))
     await write(store, Changes(calls={"work": later}))
-    world = await load(store, Needs(calls={"work"}))
-    assert world.call("work") == later
+    unit = await load(store, ReadSet(calls={"work"}))
+    assert unit.call("work") == later
     assert await find(store, "find_calls", now=NOW + 49, limit=9) == []
     assert await find(store, "find_calls", now=NOW + 50, limit=9) == [("work",)]
     assert (await store.read("next_call"))[0][0] == NOW + 50
     await write(store, Changes(calls={"work": None}))
-    assert (await load(store, Needs(calls={"work"}))).call("work") is None
+    assert (await load(store, ReadSet(calls={"work"}))).call("work") is None
     assert (await store.read("next_call"))[0][0] is None
 
 
@@ -223,8 +223,8 @@ async def test_active_items_of_a_step_are_counted_over_all_flows(store: Store) -
         work_item(status, work_id=f"{status}-{flow}", flow_id=f"flow-{flow}") for status in WorkStatus for flow in "ab"
     ]
     await write(store, new_records(*items, work_item(work_id="other", step_id="other")))
-    world = await load(store, Needs(active_counts={"step", "nothing"}))
-    assert (world.active_count("step"), world.active_count("nothing")) == (2, 0)
+    unit = await load(store, ReadSet(active_counts={"step", "nothing"}))
+    assert (unit.active_count("step"), unit.active_count("nothing")) == (2, 0)
 
 
 async def test_the_journal_keeps_the_order_of_a_batch_and_of_batches(store: Store) -> None:

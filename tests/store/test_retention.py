@@ -21,8 +21,8 @@ from counterfoil.store.group_commit.commit import GuardRefused
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.pruning import Pruned
-from counterfoil.store.unit_of_work.read_set import Find, Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import Find, ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.by_hand import by_hand
 from tests.store.backends import NewConnection, batch_of, find, load, place_of, write
 from tests.store.nodes import CONTEXT, Pair, register, success
@@ -140,8 +140,8 @@ async def test_a_flow_goes_with_everything_of_it(store: Store) -> None:
     assert await run(store, pruning("old", "unknown")) == [[True]]
     assert [rows_of(store, table, "old") for table in TABLES] == [0] * len(TABLES)
     assert [rows_of(store, table, "other") for table in TABLES] == before
-    world = await load(store, Needs(flows={"old"}, work={"old-good"}))
-    assert (world.find_flow("old"), world.find_work("old-good")) == (None, None)
+    unit = await load(store, ReadSet(flows={"old"}, work={"old-good"}))
+    assert (unit.find_flow("old"), unit.find_work("old-good")) == (None, None)
 
 
 def step_key_of(name: str, flow_id: str, expires_at: int | None) -> KeyOwner:
@@ -166,12 +166,12 @@ async def test_a_key_of_a_step_outlives_its_flow_for_its_window(store: Store) ->
 class GiveKey:
     """Gives a key whose window has passed to another flow."""
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.keys.add("step:k")
 
-    def decide(self, world: World, now: int) -> None:
-        assert world.find_key("step:k") == step_key_of("k", "old", OLD)
-        world.give_key(step_key_of("k", "new", None))
+    def decide(self, unit: UnitOfWork, now: int) -> None:
+        assert unit.find_key("step:k") == step_key_of("k", "old", OLD)
+        unit.give_key(step_key_of("k", "new", None))
 
 
 @pytest.mark.parametrize("first", ["pruned", "given"])
@@ -215,11 +215,11 @@ async def test_a_flow_that_is_changed_in_the_same_batch_stays(store: Store) -> N
     """Also of a flow that ended something may be noted: that its worker was told, say."""
 
     class Note:
-        def needs(self, needs: Needs) -> None:
+        def needs(self, needs: ReadSet) -> None:
             needs.flows.add("flow")
 
-        def decide(self, world: World, now: int) -> None:
-            world.record(Event(EventType.CANCEL_DELIVERED, now, "flow", "step", "flow-bad", 1))
+        def decide(self, unit: UnitOfWork, now: int) -> None:
+            unit.record(Event(EventType.CANCEL_DELIVERED, now, "flow", "step", "flow-bad", 1))
 
     await add_ended(store, "flow")
     assert await run(store, pruning("flow"), Note()) == [[False], None]
@@ -228,17 +228,17 @@ async def test_a_flow_that_is_changed_in_the_same_batch_stays(store: Store) -> N
 
 
 async def test_what_was_pruned_takes_no_change_in_the_same_batch(store: Store) -> None:
-    world = World({})
-    world.add_flow("flow", flow_record(FlowStatus.FAILED, finished_at=OLD))
+    unit = UnitOfWork({})
+    unit.add_flow("flow", flow_record(FlowStatus.FAILED, finished_at=OLD))
     rule: dict[str, Any] = {"cutoff": OLD, "payloads": False}
-    assert Prune("flow", None, **rule).decide(world, NOW)
-    world.discard()
-    assert world.changes.pruned == Pruned(), "what is refused prunes nothing"
-    assert Prune("flow", None, **rule).decide(world, NOW)
-    world.keep()
-    assert world.changes.any()
+    assert Prune("flow", None, **rule).decide(unit, NOW)
+    unit.discard()
+    assert unit.changes.pruned == Pruned(), "what is refused prunes nothing"
+    assert Prune("flow", None, **rule).decide(unit, NOW)
+    unit.keep()
+    assert unit.changes.any()
     with pytest.raises(UnknownFlow):
-        world.record(Event(EventType.CANCEL_DELIVERED, NOW, "flow", "step"))
+        unit.record(Event(EventType.CANCEL_DELIVERED, NOW, "flow", "step"))
 
 
 async def test_an_id_can_be_used_again(store: Store) -> None:
@@ -282,10 +282,10 @@ async def test_what_a_flow_carried_goes_and_the_rest_stays(store: Store) -> None
     assert rows_of(store, "flow_labels", "old") == 2
     kept = [rows_of(store, table, "old") for table in ("gates", "approvals", "key_owners", "deliveries")]
     assert kept == [1, 1, 1, 0], "a message that nobody took is what it carried"
-    world = await load(store, Needs(work={"old-good", "old-bad"}, approvals={"old-asked"}))
-    asked = world.approval("old-asked")
+    unit = await load(store, ReadSet(work={"old-good", "old-bad"}, approvals={"old-asked"}))
+    asked = unit.approval("old-asked")
     assert (asked.status, asked.arguments, asked.reviews) == ("approved", None, [{"by": "ada", "comment": "kept"}])
-    good, bad = world.work("old-good"), world.work("old-bad")
+    good, bad = unit.work("old-good"), unit.work("old-bad")
     assert (good.status, good.error, good.message) == ("succeeded", None, None)
     assert good.result == {"success": True, "outputs": {}, "error": None, "pruned": True}
     assert bad.result == {"success": False, "outputs": {}, "error": None, "pruned": True}
@@ -305,7 +305,7 @@ async def test_work_without_a_result_has_none_afterwards(store: Store) -> None:
     ended = flow_record(FlowStatus.FAILED, open_steps=0, finished_at=OLD)
     await write(store, new_records(ended, step_run(StepStatus.FAILED, open_items=0), work, flow_inputs()))
     assert await run(store, pruning("flow", payloads=True)) == [[True]]
-    found = (await load(store, Needs(work={"work"}))).work("work")
+    found = (await load(store, ReadSet(work={"work"}))).work("work")
     assert (found.result, found.error) == (None, {"code": "RETRIES_EXHAUSTED", "message": "no longer kept"})
 
 

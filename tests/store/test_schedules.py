@@ -19,7 +19,7 @@ from counterfoil.store.group_commit.batch import Command, ForEach
 from counterfoil.store.kinds.rows import read_schedule
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.read_set import Find, Needs
+from counterfoil.store.unit_of_work.read_set import Find, ReadSet
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.store.backends import NewConnection, are_waiting, batch_of, find, load, write
@@ -79,9 +79,9 @@ def fire(context: EngineContext = CONTEXT, now: int = NOW, limit: int = 100) -> 
 @pytest.mark.parametrize("schedule", [FULL, BARE], ids=lambda schedule: schedule.schedule_id)
 async def test_what_is_written_is_what_is_loaded(store: Store, schedule: Schedule) -> None:
     await write_all(store, schedule)
-    world = await load(store, Needs(schedules={schedule.schedule_id, "nobody"}))
-    assert world.schedules.get(schedule.schedule_id) == schedule
-    assert world.schedules.get("nobody") is None
+    unit = await load(store, ReadSet(schedules={schedule.schedule_id, "nobody"}))
+    assert unit.schedules.get(schedule.schedule_id) == schedule
+    assert unit.schedules.get("nobody") is None
     assert [read_schedule(row) for row in await store.read("list_schedules", after=None, limit=9)] == [schedule]
     [row] = await store.read("get_schedule", schedule_id=schedule.schedule_id)
     assert read_schedule(row) == schedule
@@ -91,8 +91,8 @@ async def test_what_is_put_again_is_changed_in_every_field(store: Store) -> None
     await write_all(store, FULL, BARE)
     changed = replace(BARE, schedule_id="full", created_at=NOW + 1, updated_at=NOW + 2, anchor_at=NOW + 3)
     await write_all(store, changed)
-    world = await load(store, Needs(schedules={"full", "bare"}))
-    assert (world.schedules.get("full"), world.schedules.get("bare")) == (changed, BARE)
+    unit = await load(store, ReadSet(schedules={"full", "bare"}))
+    assert (unit.schedules.get("full"), unit.schedules.get("bare")) == (changed, BARE)
 
 
 async def test_what_is_deleted_is_gone(store: Store) -> None:
@@ -123,8 +123,8 @@ async def test_a_command_that_is_refused_leaves_no_trace(store: Store) -> None:
     await register(store)
 
     class Refused(PutSchedule):
-        def decide(self, world: Any, now: int) -> Any:
-            super().decide(world, now)
+        def decide(self, unit: Any, now: int) -> Any:
+            super().decide(unit, now)
             raise ZeroDivisionError
 
     await store.execute(batch_of(Refused("a", put("a").definition, CONTEXT), put("b")))

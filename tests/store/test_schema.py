@@ -15,7 +15,7 @@ from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.testing.simulator import StillClock
 from tests.databases import NewDatabase
 from tests.store.backends import MakeStore, load, write
@@ -111,7 +111,7 @@ async def test_a_database_of_a_newer_program_is_refused_and_left_as_it_is(
     await database.fetch(f"DELETE FROM schema_version WHERE version = {newer}")
     again = make_store(tmp_path, clock)
     await again.open()
-    assert (await load(again, Needs(work={"work"}))).work("work") == work_item()
+    assert (await load(again, ReadSet(work={"work"}))).work("work") == work_item()
     await again.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work.results import Heartbeat
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.engine.work.complete import Beat
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.connection import Connection
@@ -157,7 +157,7 @@ async def test_a_lapsed_node_claims_nothing(store: Store, lapsed: Node) -> None:
     await add_item(store, "work", WorkStatus.PENDING)
     await add_item(store, "other")
     with pytest.raises(LeaseLost):
-        await store.execute(batch_of(Claim("work", "work"), success("other"), prepare=lapsed.prepare))
+        await store.execute(batch_of(ClaimDue("work", "work"), success("other"), prepare=lapsed.prepare))
     states = [(await store.read("receipt_status", work_id=name))[0][0] for name in ("work", "other")]
     assert states == ["pending", "active"], "nothing of the batch was written"
     assert await store.read("last_seq") == [(0,)]
@@ -177,8 +177,8 @@ async def test_a_lapsed_node_records_what_it_is_told(store: Store, lapsed: Node)
 async def test_a_lapsed_node_begins_anew_under_another_name(store: Store, lapsed: Node) -> None:
     await add_item(store, "work", WorkStatus.NOT_COMPLETED, attempt=1)
     lapsed.commit.start()
-    assert await lapsed.outcome(Claim("work", "work")) == "UNAVAILABLE"
+    assert await lapsed.outcome(ClaimDue("work", "work")) == "UNAVAILABLE"
     await store.join("again", LEASE_MS)
     lapsed.node_id = "again"
-    assert await lapsed.outcome(Claim("work", "work")) == "True"
+    assert await lapsed.outcome(ClaimDue("work", "work")) == "True"
     await lapsed.commit.close()

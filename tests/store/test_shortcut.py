@@ -16,16 +16,16 @@ from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work.results import Heartbeat
 from counterfoil.engine.flows.cancel import Cancel
 from counterfoil.engine.flows.start import Start
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.engine.work.complete import Beat
-from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.postgres.doctor import examine
 from counterfoil.store.postgres.optimistic import decide_unlocked, write_decided
 from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.postgres.transaction import BeginAgain, execute
 from counterfoil.store.protocol import Store
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.backends import NewConnection, batch_of
 from tests.store.nodes import CONTEXT, Pair, add_item, add_items, success
 from tests.store.records import DEFAULTS, step_version
@@ -137,12 +137,12 @@ async def test_what_another_node_has_changed_is_looked_at_again(
 async def test_nobody_is_refused_by_memory_alone(store: Store, nodes: Pair) -> None:
     """One node knows work that was never sent; meanwhile the other sends it, and the first gets its result."""
     start = Start(StartFlow(flow_id="flow", goals=["step"]), CONTEXT)
-    nodes[0].commit.prepare = lambda world: None  # no place to send it from
+    nodes[0].commit.prepare = lambda unit: None  # no place to send it from
     await nodes[0].commit.submit(start)
     [row] = await store.read("work_of_flow", flow_id="flow")
     work_id = row[1]
     assert await nodes[0].outcome(success(work_id)) == "WORK_NOT_ACTIVE"
-    assert await nodes[1].outcome(Claim(work_id, "flow")) == "True"
+    assert await nodes[1].outcome(ClaimDue(work_id, "flow")) == "True"
     assert await nodes[0].outcome(success(work_id)) == "accepted"
 
 
@@ -201,24 +201,24 @@ class Rig:
     def __init__(self, store: Store, connection: Any) -> None:
         self.store = store
         self.connection = connection
-        self.memory = Memory(alone=False)
+        self.memory = OpenFlowCache(alone=False)
 
     async def remember(self, work_id: str) -> None:
         """As if this node had changed the flow of this name last."""
         batch = self.batch(beat(work_id))
         await self.store.execute(batch)
-        self.memory.learn(batch.world, {})
+        self.memory.learn(batch.unit, {})
 
     async def decide(self, batch: Any) -> bool:
         return await decide_unlocked(self.connection, batch, self.memory, DEFAULTS)
 
     @staticmethod
     def batch(*commands: Any) -> Any:
-        def prepare(world: World) -> None:
+        def prepare(unit: UnitOfWork) -> None:
             version = step_version()
-            world.add_version(version.version, version)
-            world.add_controls(Controls(0))
-            world.node_id = "node-a"
+            unit.add_version(version.version, version)
+            unit.add_controls(Controls(0))
+            unit.node_id = "node-a"
 
         return batch_of(*commands, prepare=prepare)
 

@@ -17,7 +17,7 @@ from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.sqlite.connection import open_reader
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.store.backends import load, write
@@ -153,7 +153,7 @@ async def test_a_broken_database_is_refused_until_it_is_whole_again(path: Path) 
         by_hand(path, "ALTER TABLE work RENAME TO elsewhere")
         for _ in range(3):
             with pytest.raises(StoreFailure, match="no such table"):
-                await load(store, Needs(work={"before"}))
+                await load(store, ReadSet(work={"before"}))
             with pytest.raises(StoreFailure, match="no such table"):
                 await store.read("receipt_status", work_id="before")
         by_hand(path, "ALTER TABLE elsewhere RENAME TO work")

@@ -11,7 +11,7 @@ from counterfoil.domain.states import WorkStatus
 from counterfoil.engine.flows.cancel import Cancel
 from counterfoil.store.group_commit.batch import Command
 from counterfoil.store.protocol import Store
-from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.testing.simulator import StillClock
 from tests.store.backends import load, write
 from tests.store.nodes import Node, add_item, register, success
@@ -52,14 +52,14 @@ async def test_nothing_is_found_by_a_name_that_nothing_has(store: Store, text: s
 async def test_nothing_is_loaded_by_a_name_that_nothing_has(store: Store, text: str) -> None:
     await write(store, new_records(flow_record(flow_id="work"), step_run(flow_id="work"), work_item(flow_id="work")))
     keys = {text, "work"}
-    world = await load(store, Needs(work=keys, flows=keys, steps=keys, calls=keys, open_flows=keys, inputs=keys))
-    assert world.find_work(text) is None
-    assert world.find_flow(text) is None
-    assert world.current_version(text) is None
-    assert world.call(text) is None
-    assert world.open_work(text) == []
-    assert world.work("work") == work_item(flow_id="work"), "it does not keep the others from being found"
-    assert [work.work_id for work in world.open_work("work")] == ["work"]
+    unit = await load(store, ReadSet(work=keys, flows=keys, steps=keys, calls=keys, open_flows=keys, inputs=keys))
+    assert unit.find_work(text) is None
+    assert unit.find_flow(text) is None
+    assert unit.current_version(text) is None
+    assert unit.call(text) is None
+    assert unit.open_work(text) == []
+    assert unit.work("work") == work_item(flow_id="work"), "it does not keep the others from being found"
+    assert [work.work_id for work in unit.open_work("work")] == ["work"]
 
 
 async def test_a_report_on_such_a_receipt_does_not_spoil_its_neighbours(store: Store, clock: StillClock) -> None:

@@ -17,7 +17,7 @@ from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.flows.cancel import Cancel
 from counterfoil.engine.flows.start import Start
 from counterfoil.engine.steps import PutStep
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.engine.work.complete import Beat, Complete
 from counterfoil.engine.work.expire import ExpireOverdue, ReclaimOrphan
 from counterfoil.store.group_commit.batch import Command, ForEach
@@ -25,8 +25,8 @@ from counterfoil.store.postgres.doctor import examine
 from counterfoil.store.postgres.statements import with_parameters
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
-from counterfoil.store.unit_of_work.read_set import Find, Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import Find, ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing.simulator import StillClock
 from tests.by_hand import by_hand
 from tests.eventually import eventually
@@ -64,7 +64,7 @@ async def test_of_many_results_on_both_one_wins(store: Store, nodes: Pair) -> No
 async def test_of_many_claims_on_both_one_sends_the_attempt(store: Store, nodes: Pair) -> None:
     names = await add_items(store, 10, WorkStatus.PENDING)
     for name in names:
-        answers = await at_once(nodes, [Claim(name, name) for _ in range(20)])
+        answers = await at_once(nodes, [ClaimDue(name, name) for _ in range(20)])
         assert Counter(answers) == {"True": 1, "False": 19}
     assert told(store, "work_dispatched") == dict.fromkeys(names, 1)
 
@@ -75,7 +75,7 @@ async def test_two_searches_at_once_share_what_there_is(store: Store, nodes: Pai
     async def claim_all(node: Node) -> int:
         claimed = 0
         while await store.read("due_lanes"):
-            claimed += sum(await node.commit.submit(ForEach(claimable(limit=7), Claim)))
+            claimed += sum(await node.commit.submit(ForEach(claimable(limit=7), ClaimDue)))
         return claimed
 
     claimed = await asyncio.gather(*map(claim_all, nodes))
@@ -97,8 +97,8 @@ async def test_a_search_passes_over_what_another_has_in_hand(
     other = await new_connection()
     async with other.transaction():
         in_hand = {row[0] for row in await other.fetch(text, *values)}
-        world = await asyncio.wait_for(load(store, Needs(finds={search})), 5)  # it does not wait for the other
-        found = {row[0] for row in world.found(search)}
+        unit = await asyncio.wait_for(load(store, ReadSet(finds={search})), 5)  # it does not wait for the other
+        found = {row[0] for row in unit.found(search)}
     assert (len(in_hand), len(found)) == (4, 2)
     assert in_hand | found == set(names)
 
@@ -119,7 +119,7 @@ async def test_the_limit_of_a_step_holds_over_all_nodes(store: Store, nodes: Pai
     async def drive(node: Node) -> int:
         sent = 0
         while any(count for _, count in await store.read("open_work_by_state")):
-            sent += sum(await node.commit.submit(ForEach(claimable(limited.lane, limit=9), Claim)))
+            sent += sum(await node.commit.submit(ForEach(claimable(limited.lane, limit=9), ClaimDue)))
             rows = await store.read("list_work", status="active", step_id=None, after=None, limit=9)
             await asyncio.gather(*(node.outcome(success(row[1])) for row in rows))
         return sent
@@ -221,8 +221,8 @@ class Chaos:
             (2, Complete(work_id, StepResult(success=False, retriable=True, error="later"), RETRY)),
             (4, Beat(work_id, Heartbeat(progress=0.5))),
             (1, Cancel(flow_id)),
-            (2, Claim(work_id, flow_id)),
-            (3, ForEach(claimable(*lanes, now=now, limit=9), Claim)),
+            (2, ClaimDue(work_id, flow_id)),
+            (3, ForEach(claimable(*lanes, now=now, limit=9), ClaimDue)),
             (1, ForEach(overdue, lambda work_id: ExpireOverdue(work_id, RETRY))),
             (1, ForEach(orphaned, lambda work_id, owner: ReclaimOrphan(work_id, owner, RETRY))),
         ]
@@ -237,13 +237,13 @@ class SeeFlow:
         self._flow_id = flow_id
         self._beside = beside
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.flows.add(self._beside)
         needs.open_flows.add(self._flow_id)
 
-    def decide(self, world: World, now: int) -> bool | None:
+    def decide(self, unit: UnitOfWork, now: int) -> bool | None:
         """Whether it is locked; None: it is not there."""
-        return None if world.find_flow(self._flow_id) is None else is_locked(self._store, self._flow_id)
+        return None if unit.find_flow(self._flow_id) is None else is_locked(self._store, self._flow_id)
 
 
 async def test_what_a_batch_sees_it_has_locked(store: Store, nodes: Pair, new_connection: NewConnection) -> None:

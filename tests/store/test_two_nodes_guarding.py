@@ -19,7 +19,7 @@ from counterfoil.store.group_commit.batch import Batch, ForEach
 from counterfoil.store.postgres.doctor import examine
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
-from counterfoil.store.unit_of_work.read_set import Find, Needs, step_key
+from counterfoil.store.unit_of_work.read_set import Find, ReadSet, step_key
 from tests.by_hand import by_hand
 from tests.eventually import eventually
 from tests.store.backends import NewConnection, are_waiting, place_of
@@ -167,7 +167,7 @@ async def test_first_gates_with_different_keys_fix_one(nodes: Pair) -> None:
 class ExpireWhatIsMissed(ExpireApproval):
     """As commands of sweeps do that end a flow: they learn of its approvals only while they decide."""
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.open_flows.add(self.flow_id)
         needs.gates.add(step_key(self.flow_id, "pay"))
 

@@ -18,7 +18,7 @@ from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing.simulator import StillClock
 from tests.eventually import eventually
 from tests.journal import ENTRIES
@@ -123,7 +123,7 @@ async def test_while_nobody_can_be_asked_nobody_is_told_and_nothing_written(
     answer = await eventually(lambda: available(node, success("work", 1)), what="the database")
     assert answer == ("ALREADY_SUCCEEDED" if fault in HOLDING else "accepted")
     assert await told(store) == ENDED
-    followed = [event.type for world in node.committed for event in world.changes.events]
+    followed = [event.type for unit in node.committed for event in unit.changes.events]
     assert followed == [EventType(kind) for kind in ENDED], "what held is acted upon, once"
 
 
@@ -206,10 +206,10 @@ async def test_a_connection_that_breaks_before_the_commit_is_not_noticed(
     cuts: list[int] = []
 
     class CutOff(Complete):
-        def decide(self, world: World, now: int) -> Completion:
+        def decide(self, unit: UnitOfWork, now: int) -> Completion:
             if not cuts:
                 cuts.append(proxy.cut())
-            return super().decide(world, now)
+            return super().decide(unit, now)
 
     assert await node.outcome(CutOff("work", StepResult(success=True), RETRY)) == "accepted"
     assert cuts[0] >= 1

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class EngineConnection:
     """The engine that a command talks to."""
 
     url: str
@@ -43,7 +43,7 @@ class Connection:
             raise failure(error) from None
 
 
-def connected(command: Callable[Concatenate[Connection, P], R]) -> Callable[P, R]:
+def connected(command: Callable[Concatenate[EngineConnection, P], R]) -> Callable[P, R]:
     """Give a command --url and --key, and hand it the connection as its first argument."""
 
     @click.option("--url", envvar="COUNTERFOIL_URL", default=DEFAULT_URL, show_default=True, help="The engine.")
@@ -51,7 +51,7 @@ def connected(command: Callable[Concatenate[Connection, P], R]) -> Callable[P, R
     @wraps(command)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
         url, key = str(kwargs.pop("url")), kwargs.pop("key")
-        return command(Connection(url, str(key) if key else None), *args, **kwargs)
+        return command(EngineConnection(url, str(key) if key else None), *args, **kwargs)
 
     return with_connection
 

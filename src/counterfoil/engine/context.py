@@ -14,8 +14,8 @@ from counterfoil.domain.time import Clock
 from counterfoil.domain.work.decisions import RetryRules
 from counterfoil.domain.work.receipts import Receipts
 from counterfoil.domain.work.results import StepResult
-from counterfoil.store.cache.definitions import Known
-from counterfoil.store.unit_of_work.world import new_id
+from counterfoil.store.cache.definitions import DefinitionCache
+from counterfoil.store.unit_of_work.unit import new_id
 
 
 def system_clock() -> int:
@@ -47,12 +47,12 @@ class EngineContext:
     retention: Retention = field(default_factory=Retention)
     rules: FlowRules = field(default_factory=FlowRules)
     reviewers: Reviewers = field(default_factory=Reviewers)
-    known: Known = field(init=False)
+    known: DefinitionCache = field(init=False)
     """Definitions, plans and the register, as far as this node has met them."""
 
     def __post_init__(self) -> None:
         self._without_dice = RetryRules(0.0, self.retry_after_limit_ms)
-        self.known = Known(defaults=self.defaults)
+        self.known = DefinitionCache(defaults=self.defaults)
 
     def retry_rules(self) -> RetryRules:
         """Drawn before the decision, so that the decision itself has no dice in it."""

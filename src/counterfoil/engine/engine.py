@@ -25,7 +25,7 @@ from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.announce import announce
 from counterfoil.engine.approvals.warnings import warn_of_approval
 from counterfoil.engine.cluster.lease import Lease
-from counterfoil.engine.cluster.neighbours import Neighbours
+from counterfoil.engine.cluster.peers import Peers
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.flows.cancel import Cancel
 from counterfoil.engine.flows.redrive import RedriveFlow, RedriveWork, redrive_matching
@@ -51,7 +51,7 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.commit import GroupCommit, StoreFailure
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.transport.exhaustion import Shortage
 
 
@@ -109,10 +109,10 @@ class Engine:
         )
         self.slots = Slots(limits.dispatches, limits.dispatches_per_host)
         self.lease = Lease(store, context, limits.lease_ms)
-        self.neighbours = Neighbours(store, context, self.lease, self.feed)
-        self.neighbours.room_for = self._make_room
-        self.neighbours.met = lambda: self.commit.shares.expect_others(1)
-        self.neighbours.due = lambda: self.wakeups.now(SweepName.REQUEUE)
+        self.peers = Peers(store, context, self.lease, self.feed)
+        self.peers.room_for = self._make_room
+        self.peers.met = lambda: self.commit.sizer.expect_others(1)
+        self.peers.due = lambda: self.wakeups.now(SweepName.REQUEUE)
         self.shortage = Shortage("dispatch")
         self.dispatcher = Dispatcher(
             context, self.commit, transport, signer, metrics, self.slots, self.lease, self.shortage
@@ -151,7 +151,7 @@ class Engine:
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-        await self.neighbours.finish()
+        await self.peers.finish()
         with contextlib.suppress(StoreFailure):  # then it lapses by itself
             await self.lease.leave()
         return left
@@ -288,26 +288,26 @@ class Engine:
 
     # What follows from a commit ----------------------------------------------------------------------------------
 
-    def _committed(self, world: World) -> None:
-        changes = world.changes
+    def _committed(self, unit: UnitOfWork) -> None:
+        changes = unit.changes
         if not changes.any():
             return
         kinds = changes.kinds()
         if EventType.WORK_DISPATCHED in kinds:
-            self.dispatcher.committed(world)
+            self.dispatcher.committed(unit)
         announce(changes.events, kinds)
         self._plan_wakeups(changes)
         self._plan_messages(changes)
         due_here = self._plan_sending(changes)
         active, items = WorkStatus.ACTIVE, changes.work.values()
         came_back = {(item.step_id, item.version) for item in items if item.sent_at and item.status is not active}
-        back = {step_id for step_id, version in came_back if world.is_limited(version)}
+        back = {step_id for step_id, version in came_back if unit.is_limited(version)}
         back.update(changes.current)  # another definition may allow more
         self._make_room(back, changes.current)
         if self.feed.has_readers:
             self.feed.ring(changes.touched())
         if self.lease.others:
-            self.neighbours.tell(changes.touched(), back, due=due_here)
+            self.peers.tell(changes.touched(), back, due=due_here)
 
     def _plan_sending(self, changes: Changes) -> bool:
         """Have the sweeps look when committed work is due; whether some is by now, and found no place here."""
@@ -374,9 +374,9 @@ class Engine:
             return
         had_others, lapsed = lease.others, not lease.held
         await lease.keep()
-        self.commit.shares.expect_others(lease.others)
+        self.commit.sizer.expect_others(lease.others)
         if lease.others and not had_others:
-            self.neighbours.greet()
+            self.peers.greet()
         self._make_room((*self.slots.full, *self.slots.resting))
         if had_others or lease.others:
             self.feed.ring_all()

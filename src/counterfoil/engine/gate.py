@@ -13,8 +13,8 @@ from counterfoil.domain.gate.decisions import ask
 from counterfoil.domain.gate.key_scopes import key_id
 from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, ProlongClaim
 from counterfoil.domain.time import rfc3339
-from counterfoil.store.unit_of_work.read_set import Needs, step_key
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet, step_key
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 
 @dataclass(slots=True)
@@ -25,13 +25,13 @@ class BeginWorkflow:
     request: CreateWorkflow
     caller: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         if self.request.idempotency_key:
             needs.keys.add(key_id("workflow", self.request.idempotency_key))
 
-    def decide(self, world: World, now: int) -> tuple[str, bool]:
+    def decide(self, unit: UnitOfWork, now: int) -> tuple[str, bool]:
         """The workflow, and whether it is new."""
-        return workflows.create(world, self.flow_id, self.request, self.caller, now)
+        return workflows.create(unit, self.flow_id, self.request, self.caller, now)
 
 
 @dataclass(slots=True)
@@ -40,14 +40,14 @@ class AskGate:
 
     call: GateCall
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         call = self.call
         needs.flows.add(call.flow_id)
         needs.gates.add(step_key(call.flow_id, call.step_id))
         needs.inputs.add(call.flow_id)
 
-    def decide(self, world: World, now: int) -> dict[str, Any]:
-        return ask(world, self.call, now)
+    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+        return ask(unit, self.call, now)
 
 
 @dataclass(slots=True)
@@ -58,13 +58,13 @@ class ReportStep:
     step_id: str
     report: CompleteStep
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.flows.add(self.flow_id)
         needs.gates.add(step_key(self.flow_id, self.step_id))
 
-    def decide(self, world: World, now: int) -> bool:
+    def decide(self, unit: UnitOfWork, now: int) -> bool:
         """Whether the same was recorded already."""
-        return complete(world, self.flow_id, self.step_id, self.report, now)
+        return complete(unit, self.flow_id, self.step_id, self.report, now)
 
 
 @dataclass(slots=True)
@@ -75,12 +75,12 @@ class Prolong:
     step_id: str
     sign: ProlongClaim
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.flows.add(self.flow_id)
         needs.gates.add(step_key(self.flow_id, self.step_id))
 
-    def decide(self, world: World, now: int) -> dict[str, Any]:
-        return prolong(world, self.flow_id, self.step_id, self.sign, now)
+    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+        return prolong(unit, self.flow_id, self.step_id, self.sign, now)
 
 
 @dataclass(slots=True)
@@ -91,12 +91,12 @@ class EndWorkflow:
     ending: workflows.Ending
     reason: str | None = None
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.open_flows.add(self.flow_id)
 
-    def decide(self, world: World, now: int) -> dict[str, Any]:
-        workflows.end(world, self.flow_id, self.ending, self.reason, now)
-        status = WORKFLOW_STATUS[world.flow(self.flow_id).status]
+    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+        workflows.end(unit, self.flow_id, self.ending, self.reason, now)
+        status = WORKFLOW_STATUS[unit.flow(self.flow_id).status]
         return {
             "workflow_id": self.flow_id,
             "status": status,
@@ -112,10 +112,10 @@ class ResumeWorkflow:
 
     flow_id: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.open_flows.add(self.flow_id)
         needs.whole_flows.add(self.flow_id)
 
-    def decide(self, world: World, now: int) -> dict[str, Any]:
-        workflows.resume(world, self.flow_id)
+    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+        workflows.resume(unit, self.flow_id)
         return {"workflow_id": self.flow_id, "status": "in_progress", "message": "Workflow resumed"}

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from counterfoil.domain.errors import Unavailable
 from counterfoil.store.group_commit.commit import GroupCommit, StoreFailure
 from counterfoil.store.protocol import Store
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.transport.descriptors import take_one
 from counterfoil.transport.exhaustion import DESCRIPTORS, Shortage
 
@@ -21,10 +21,10 @@ EVERY_SECONDS = 1.0
 class Probe:
     """Needs nothing and changes nothing: that it is answered at all shows that the writer takes commands."""
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         pass
 
-    def decide(self, world: World, now: int) -> None:
+    def decide(self, unit: UnitOfWork, now: int) -> None:
         pass
 
 

@@ -23,8 +23,8 @@ from counterfoil.engine.queries.documents import Document, schedule_document
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
-from counterfoil.store.unit_of_work.read_set import Find, Needs, NotLoaded
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 MOST_AT_ONCE = 16
 """Schedules that are fired in one transaction at most: each may have a hundred flows to start."""
@@ -44,18 +44,18 @@ class PutSchedule:
     definition: ScheduleDefinition
     context: EngineContext
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.schedules.add(self.schedule_id)
         needs.registers.add(str(self.context.known.register.revision))
 
-    def decide(self, world: World, now: int) -> tuple[Schedule, bool]:
+    def decide(self, unit: UnitOfWork, now: int) -> tuple[Schedule, bool]:
         """The schedule, and whether it is new."""
-        found = world.schedules.get(self.schedule_id)
+        found = unit.schedules.get(self.schedule_id)
         schedule = schedules.put(self.schedule_id, self.definition, found, now)
         if schedule is not found:
             if schedule.enabled or found is None or not schedules.same_flow(found.flow, schedule.flow):
-                plan_launch(world, self.definition.flow.goals, self.definition.flow.init)
-            world.schedules.put(self.schedule_id, schedule)
+                plan_launch(unit, self.definition.flow.goals, self.definition.flow.init)
+            unit.schedules.put(self.schedule_id, schedule)
         return schedule, found is None
 
 
@@ -65,13 +65,13 @@ class DeleteSchedule:
 
     schedule_id: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.schedules.add(self.schedule_id)
 
-    def decide(self, world: World, now: int) -> None:
-        if world.schedules.get(self.schedule_id) is None:
+    def decide(self, unit: UnitOfWork, now: int) -> None:
+        if unit.schedules.get(self.schedule_id) is None:
             raise UnknownSchedule
-        world.schedules.put(self.schedule_id, None)
+        unit.schedules.put(self.schedule_id, None)
 
 
 @dataclass(frozen=True)
@@ -93,32 +93,32 @@ class FireSchedule:
     schedule_id: str
     context: EngineContext
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.schedules.add(self.schedule_id)
 
-    def decide(self, world: World, now: int) -> Firing | None:
-        schedule = world.schedules.get(self.schedule_id)
+    def decide(self, unit: UnitOfWork, now: int) -> Firing | None:
+        schedule = unit.schedules.get(self.schedule_id)
         if schedule is None or schedule.next_at is None or schedule.next_at > now:
             return None
         try:
             due = schedules.due(schedule, now)
         except InvalidSchedule as fault:  # its times cannot be told any more: it rests until somebody puts it anew
-            world.schedules.put(self.schedule_id, schedules.refused(schedule, None, fault, now))
+            unit.schedules.put(self.schedule_id, schedules.refused(schedule, None, fault, now))
             return Firing(self.schedule_id, 1, fault)
         try:
-            flow_ids = [self._start(world, schedule, tick, now) for tick in due.ticks]
+            flow_ids = [self._start(unit, schedule, tick, now) for tick in due.ticks]
         except (NotLoaded, CheckNeeded):
             raise
         except Exception as error:  # noqa: BLE001 - told by _refusal
-            world.discard()  # all ticks ask for the same at the same moment: what one is refused, all are
+            unit.discard()  # all ticks ask for the same at the same moment: what one is refused, all are
             refusal = _refusal(self.schedule_id, error)
-            world.schedules.put(self.schedule_id, schedules.refused(schedule, due.next_at, refusal, now))
+            unit.schedules.put(self.schedule_id, schedules.refused(schedule, due.next_at, refusal, now))
             return Firing(self.schedule_id, len(due.ticks), refusal)
-        world.schedules.put(self.schedule_id, schedules.started(schedule, due, flow_ids))
+        unit.schedules.put(self.schedule_id, schedules.started(schedule, due, flow_ids))
         return Firing(self.schedule_id, len(due.ticks))
 
-    def _start(self, world: World, schedule: Schedule, tick: int, now: int) -> str:
-        document = Start(_request(schedule, tick), self.context).decide(world, now)
+    def _start(self, unit: UnitOfWork, schedule: Schedule, tick: int, now: int) -> str:
+        document = Start(_request(schedule, tick), self.context).decide(unit, now)
         return str(document["flow_id"])
 
 

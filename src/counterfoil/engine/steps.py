@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from counterfoil.domain.errors import InvalidStep, UnknownStep
 from counterfoil.domain.flows.requests import invalid_own_values
 from counterfoil.domain.records import StepVersion
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 
 @dataclass
@@ -17,17 +17,17 @@ class PutStep:
 
     version: StepVersion
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.steps.add(self.version.step_id)
 
-    def decide(self, world: World, now: int) -> bool:
+    def decide(self, unit: UnitOfWork, now: int) -> bool:
         """True when the step is new."""
-        wrong = invalid_own_values(self.version.definition, world.findings)
+        wrong = invalid_own_values(self.version.definition, unit.findings)
         if wrong:
             raise InvalidStep(errors=wrong)
-        current = world.current_version(self.version.step_id)
+        current = unit.current_version(self.version.step_id)
         if current is None or current.version != self.version.version:
-            world.put_current(self.version.step_id, self.version)
+            unit.put_current(self.version.step_id, self.version)
         return current is None
 
 
@@ -37,10 +37,10 @@ class DeleteStep:
 
     step_id: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.steps.add(self.step_id)
 
-    def decide(self, world: World, now: int) -> None:
-        if world.current_version(self.step_id) is None:
+    def decide(self, unit: UnitOfWork, now: int) -> None:
+        if unit.current_version(self.step_id) is None:
             raise UnknownStep
-        world.put_current(self.step_id, None)
+        unit.put_current(self.step_id, None)

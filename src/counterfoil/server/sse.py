@@ -15,7 +15,7 @@ from aiohttp import web
 
 from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.journal.events import EventType
-from counterfoil.engine.queries.feed import Subscription
+from counterfoil.engine.queries.feed import FeedReader
 from counterfoil.server.fast_path.protocol import Protocol
 from counterfoil.server.requests import last_event_id
 from counterfoil.server.routes import EngineFacade
@@ -53,7 +53,7 @@ class _Stream:
     """One answer that follows the journal."""
 
     def __init__(
-        self, request: web.Request, engine: EngineFacade, subscription: Subscription, flow_id: str | None
+        self, request: web.Request, engine: EngineFacade, subscription: FeedReader, flow_id: str | None
     ) -> None:
         self._request = request
         self._engine = engine

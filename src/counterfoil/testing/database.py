@@ -74,10 +74,10 @@ class PostgresDatabase:
         return PostgresStore(_named(self._url, self._name), clock, defaults)
 
     async def bury(self, node_id: str) -> None:
-        from counterfoil.store.postgres.connection import Access, Gate  # noqa: PLC0415
+        from counterfoil.store.postgres.connection import Access, Connector  # noqa: PLC0415
         from counterfoil.store.postgres.statements import COORDINATION  # noqa: PLC0415
 
-        connection = await Gate(Access(self._url, 0)).connect()
+        connection = await Connector(Access(self._url, 0)).connect()
         try:
             await connection.fetch(
                 "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = $1", self._name

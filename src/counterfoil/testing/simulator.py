@@ -32,7 +32,7 @@ import orjson
 
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.work.receipts import Receipts
-from counterfoil.domain.work.replies import Delivery, Reply
+from counterfoil.domain.work.replies import Reply, SendOutcome
 from counterfoil.engine import Engine, EngineContext, Limits, Retention
 from counterfoil.engine.engine import MessageVerifier
 from counterfoil.engine.subscriptions.messages import MessageSigner
@@ -106,17 +106,17 @@ class Call:
 def answered(status: int = 200, body: Any = None, retry_after_ms: int | None = None) -> Reply:
     """The endpoint answered; ``body`` may be bytes, or anything that is JSON."""
     content = b"" if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
-    return Reply(Delivery.ANSWERED, status, retry_after_ms, content)
+    return Reply(SendOutcome.ANSWERED, status, retry_after_ms, content)
 
 
 def connection_refused() -> Reply:
     """Nothing was delivered, provably."""
-    return Reply(Delivery.NOT_DELIVERED, error="cannot connect: Connection refused")
+    return Reply(SendOutcome.NOT_DELIVERED, error="cannot connect: Connection refused")
 
 
 def timed_out() -> Reply:
     """Perhaps delivered, perhaps not."""
-    return Reply(Delivery.UNKNOWN, error="no complete answer in time")
+    return Reply(SendOutcome.UNKNOWN, error="no complete answer in time")
 
 
 class Network:
@@ -131,7 +131,9 @@ class Network:
         self, url: str, *, body: bytes, headers: dict[str, str], timeout_ms: int, may_send: Callable[[], bool]
     ) -> Reply:
         if not may_send():
-            return Reply(Delivery.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent")
+            return Reply(
+                SendOutcome.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent"
+            )
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.calls.append(Call(url, orjson.loads(body), headers, timeout_ms, reply, asyncio.current_task()))
         always = self._always.get(url)
@@ -315,7 +317,7 @@ class Simulator:
         tasks = [*self._background, *self.network.drop()]
         for task in tasks:
             task.cancel()
-        await self.engine.neighbours.stop()
+        await self.engine.peers.stop()
         self.engine.checker.close()
         await self._leave(tasks)
         await self._database.bury(self.engine.context.node_id)

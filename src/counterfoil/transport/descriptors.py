@@ -14,14 +14,14 @@ FEWEST = 8
 
 
 @dataclass(frozen=True)
-class Shares:
+class DescriptorShares:
     """How many descriptors inbound and outbound connections may take."""
 
     inbound: int
     outbound: int
 
 
-def share_out(limit: int, inbound: int, outbound: int) -> Shares:
+def share_out(limit: int, inbound: int, outbound: int) -> DescriptorShares:
     """What each gets of ``limit`` descriptors: as much as it wants, or, where that is too much, outbound up to half.
 
     What leaves the engine comes first: a caller that is turned away can come again, an attempt that cannot be sent
@@ -29,9 +29,9 @@ def share_out(limit: int, inbound: int, outbound: int) -> Shares:
     """
     spare = max(limit - RESERVED, 2 * FEWEST)
     if inbound + outbound <= spare:
-        return Shares(inbound, outbound)
+        return DescriptorShares(inbound, outbound)
     outbound = min(outbound, max(spare // 2, spare - inbound))
-    return Shares(min(inbound, spare - outbound), outbound)
+    return DescriptorShares(min(inbound, spare - outbound), outbound)
 
 
 def raise_limit(wanted: int) -> int:

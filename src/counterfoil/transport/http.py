@@ -25,7 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from counterfoil.domain.time import Clock
-from counterfoil.domain.work.replies import Delivery, Reply
+from counterfoil.domain.work.replies import Reply, SendOutcome
 from counterfoil.transport.egress import EgressDenied, EgressPolicy, GuardedResolver, destination
 from counterfoil.transport.exhaustion import LocalLack, lack_of
 
@@ -195,11 +195,11 @@ class HttpTransport:
         except _BEFORE_SENDING as error:
             if payload.refused:
                 return Reply(
-                    Delivery.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent"
+                    SendOutcome.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent"
                 )
             lack = None if payload.sent else connecting.lack or lack_of(_cause(error), connecting.address)
             if lack is not None:
-                return Reply(Delivery.NOT_DELIVERED, error=f"not sent: this machine lacks {lack}", lack=lack)
+                return Reply(SendOutcome.NOT_DELIVERED, error=f"not sent: this machine lacks {lack}", lack=lack)
             return _fault(error, sent=payload.sent, timeout_ms=timeout_ms)
         return await self._answer(response, timeout_ms)
 
@@ -213,11 +213,11 @@ class HttpTransport:
             response.close()
             if 200 <= status < 300:  # what is missing could have been the result
                 return _fault(error, sent=True, timeout_ms=timeout_ms)
-            return Reply(Delivery.ANSWERED, status, retry_after_ms)
+            return Reply(SendOutcome.ANSWERED, status, retry_after_ms)
         except BaseException:
             response.close()
             raise
-        return Reply(Delivery.ANSWERED, status, retry_after_ms, body, truncated)
+        return Reply(SendOutcome.ANSWERED, status, retry_after_ms, body, truncated)
 
     async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
         """The body up to the limit. At its end the connection becomes free again; beyond the limit it is closed."""
@@ -273,11 +273,11 @@ def _timeout(timeout_ms: int) -> aiohttp.ClientTimeout:
 
 
 def _unusable(message: str) -> _Target:
-    return _Target(URL(), refusal=Reply(Delivery.NOT_DELIVERED, error=message, permanent=True))
+    return _Target(URL(), refusal=Reply(SendOutcome.NOT_DELIVERED, error=message, permanent=True))
 
 
 def _denied(denial: EgressDenied) -> Reply:
-    return Reply(Delivery.NOT_DELIVERED, error=denial.strerror or "", denied=True, permanent=True)
+    return Reply(SendOutcome.NOT_DELIVERED, error=denial.strerror or "", denied=True, permanent=True)
 
 
 def _cause(error: Exception) -> Exception:
@@ -289,8 +289,8 @@ def _fault(error: Exception, *, sent: bool, timeout_ms: int) -> Reply:
     if isinstance(cause, EgressDenied):
         return _denied(cause)
     if isinstance(error, aiohttp.InvalidURL):
-        return Reply(Delivery.NOT_DELIVERED, error="the host of the endpoint is not usable", permanent=True)
-    delivery = Delivery.UNKNOWN if sent else Delivery.NOT_DELIVERED
+        return Reply(SendOutcome.NOT_DELIVERED, error="the host of the endpoint is not usable", permanent=True)
+    delivery = SendOutcome.UNKNOWN if sent else SendOutcome.NOT_DELIVERED
     return Reply(delivery, error=_explain(error, sent=sent, timeout_ms=timeout_ms))
 
 

@@ -143,10 +143,10 @@ def watch_prunes(node: Node) -> list[int]:
     commit = node.engine.engine.commit
     committed = commit.committed
 
-    def watch(world: Any) -> None:
-        committed(world)
-        if world.changes.pruned.ids:
-            sizes.append(len(world.changes.pruned.ids))
+    def watch(unit: Any) -> None:
+        committed(unit)
+        if unit.changes.pruned.ids:
+            sizes.append(len(unit.changes.pruned.ids))
 
     commit.committed = watch
     return sizes

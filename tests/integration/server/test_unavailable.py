@@ -189,7 +189,7 @@ async def test_a_writer_that_failed(start_node: StartNode, connect: Connect, mon
     def broken(waiting: int, under_way: int) -> int:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(node.engine.engine.commit.shares, "take", broken)
+    monkeypatch.setattr(node.engine.engine.commit.sizer, "take", broken)
     for _ in range(2):
         unavailable(await api.post("/api/v1/flows", {"goals": [STEP]}))
     ready = await api.get("/readyz")

@@ -11,7 +11,7 @@ from email.utils import formatdate
 import pytest
 import uvloop
 
-from counterfoil.domain.work.replies import Delivery, Reply
+from counterfoil.domain.work.replies import Reply, SendOutcome
 from counterfoil.testing import MovableClock
 from counterfoil.transport import HttpTransport
 from counterfoil.transport.http import LONGEST_RETRY_AFTER_MS, parse_retry_after
@@ -59,7 +59,7 @@ class TestAnswers:
     async def test_status_and_body_come_back(self, transport: HttpTransport) -> None:
         async with peer(sends(b"HTTP/1.1 202 Accepted\r\nContent-Length: 5\r\n\r\nhel", b"lo")) as endpoint:
             reply = await post(transport, endpoint.url())
-        assert reply == Reply(Delivery.ANSWERED, 202, None, b"hello")
+        assert reply == Reply(SendOutcome.ANSWERED, 202, None, b"hello")
 
     async def test_a_chunked_body(self, transport: HttpTransport) -> None:
         chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"
@@ -68,7 +68,7 @@ class TestAnswers:
 
     async def test_a_body_that_ends_with_the_connection(self, transport: HttpTransport) -> None:
         async with peer(sends_then(b"HTTP/1.0 200 OK\r\n\r\nhello", cuts)) as endpoint:
-            assert await post(transport, endpoint.url()) == Reply(Delivery.ANSWERED, 200, None, b"hello")
+            assert await post(transport, endpoint.url()) == Reply(SendOutcome.ANSWERED, 200, None, b"hello")
 
     async def test_an_interim_answer_is_not_the_answer(self, transport: HttpTransport) -> None:
         async with peer(sends(b"HTTP/1.1 103 Early Hints\r\n\r\n", OK)) as endpoint:
@@ -129,13 +129,13 @@ class TestLimits:
     async def test_a_body_of_exactly_the_limit_is_whole(self, transport: HttpTransport) -> None:
         head = f"HTTP/1.1 200 OK\r\nContent-Length: {LIMIT}\r\n\r\n".encode()
         async with peer(sends(head + b"x" * LIMIT)) as endpoint:
-            assert await post(transport, endpoint.url()) == Reply(Delivery.ANSWERED, 200, None, b"x" * LIMIT)
+            assert await post(transport, endpoint.url()) == Reply(SendOutcome.ANSWERED, 200, None, b"x" * LIMIT)
 
     async def test_one_byte_more_is_too_much(self, transport: HttpTransport) -> None:
         head = f"HTTP/1.1 200 OK\r\nContent-Length: {LIMIT + 1}\r\n\r\n".encode()
         async with peer(sends(head + b"x" * (LIMIT + 1))) as endpoint:
             reply = await post(transport, endpoint.url())
-        assert reply == Reply(Delivery.ANSWERED, 200, None, b"x" * LIMIT, truncated=True)
+        assert reply == Reply(SendOutcome.ANSWERED, 200, None, b"x" * LIMIT, truncated=True)
 
     async def test_what_is_over_the_limit_is_not_read_and_the_connection_closed(self, transport: HttpTransport) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 50000000\r\n\r\n"
@@ -218,7 +218,7 @@ class TestErrorTexts:
             async with peer(script) as endpoint:
                 url = f"http://user:{secret}@127.0.0.1:{endpoint.port}/{secret}?{secret}"
                 reply = await post(transport, url, ENOUGH_MS, body=secret.encode())
-            assert reply.delivery is Delivery.UNKNOWN
+            assert reply.delivery is SendOutcome.UNKNOWN
             assert reply.error
             assert secret not in reply.error
 
@@ -232,10 +232,10 @@ def test_the_same_holds_on_uvloop() -> None:
                 assert (await post(transport, endpoint.url())).status == 200
                 assert (await post(transport, f"http://169.254.169.254:{endpoint.port}/")).denied
             refused = await post(transport, endpoint.url())
-            assert refused == Reply(Delivery.NOT_DELIVERED, error="cannot connect: Connection refused")
+            assert refused == Reply(SendOutcome.NOT_DELIVERED, error="cannot connect: Connection refused")
             for script in (cuts, resets, hangs):
                 async with peer(script) as endpoint:
-                    assert (await post(transport, endpoint.url(), ENOUGH_MS)).delivery is Delivery.UNKNOWN
+                    assert (await post(transport, endpoint.url(), ENOUGH_MS)).delivery is SendOutcome.UNKNOWN
             async with peer(hangs) as endpoint:
                 sending = asyncio.ensure_future(post(transport, endpoint.url()))
                 await endpoint.until(lambda: len(endpoint.exchanges) == 1)

@@ -16,7 +16,7 @@ import pytest
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_writer import StreamWriter
 
-from counterfoil.domain.work.replies import Delivery, Reply
+from counterfoil.domain.work.replies import Reply, SendOutcome
 from counterfoil.transport import EgressPolicy, HttpTransport
 from counterfoil.transport.http import _Body
 from tests.integration.network_peer import (
@@ -50,11 +50,11 @@ class TestNotDelivered:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             reply = await post(transport, f"http://user:hunter2@127.0.0.1:{closed.getsockname()[1]}/")
-        assert reply == Reply(Delivery.NOT_DELIVERED, error="cannot connect: Connection refused")
+        assert reply == Reply(SendOutcome.NOT_DELIVERED, error="cannot connect: Connection refused")
 
     async def test_a_name_that_does_not_exist(self, transport: HttpTransport) -> None:
         reply = await post(transport, "http://nowhere.invalid/")
-        assert (reply.delivery, reply.permanent, reply.denied) == (Delivery.NOT_DELIVERED, False, False)
+        assert (reply.delivery, reply.permanent, reply.denied) == (SendOutcome.NOT_DELIVERED, False, False)
         assert "cannot be resolved" in reply.error
 
     async def test_a_lookup_that_hangs(self, transport: HttpTransport, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ class TestNotDelivered:
         reply = await post(transport, "http://slow.example/", SHORT_MS)
         over.set()
         assert asked.is_set()
-        assert reply == Reply(Delivery.NOT_DELIVERED, error=f"no connection within {SHORT_MS} ms")
+        assert reply == Reply(SendOutcome.NOT_DELIVERED, error=f"no connection within {SHORT_MS} ms")
 
     async def test_a_connection_that_is_not_established_in_time(self, transport: HttpTransport) -> None:
         """The handshake of TLS belongs to the connection: until it is over no request can have been sent."""
@@ -84,7 +84,7 @@ class TestNotDelivered:
         async with server:
             started = time.monotonic()
             reply = await post(transport, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/", SHORT_MS)
-        assert reply == Reply(Delivery.NOT_DELIVERED, error=f"no connection within {SHORT_MS} ms")
+        assert reply == Reply(SendOutcome.NOT_DELIVERED, error=f"no connection within {SHORT_MS} ms")
         assert time.monotonic() - started < 5
 
     async def test_no_tls_on_the_other_side(self, transport: HttpTransport) -> None:
@@ -96,7 +96,7 @@ class TestNotDelivered:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
             reply = await post(transport, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
-        assert reply.delivery is Delivery.NOT_DELIVERED
+        assert reply.delivery is SendOutcome.NOT_DELIVERED
         assert not reply.permanent
         assert "TLS" in reply.error
 
@@ -106,7 +106,7 @@ class TestNotDelivered:
         tls.load_cert_chain(tmp_path / "untrusted.pem")
         async with peer(sends(OK), tls) as endpoint:
             reply = await post(transport, endpoint.url(scheme="https"))
-        assert reply.delivery is Delivery.NOT_DELIVERED
+        assert reply.delivery is SendOutcome.NOT_DELIVERED
         assert "certificate" in reply.error
         assert endpoint.exchanges == []
 
@@ -152,7 +152,7 @@ class TestNotDelivered:
             reply = await post(transport, endpoint.url(), may_send=may_send)
             await endpoint.until(lambda: endpoint.hung_up == 1)
         error = "the attempt was no longer this node's when it was to be sent"
-        assert reply == Reply(Delivery.NOT_DELIVERED, error=error)
+        assert reply == Reply(SendOutcome.NOT_DELIVERED, error=error)
         assert len(asked) == 1
         assert len(endpoint.exchanges) == int(used_before)
 
@@ -160,7 +160,7 @@ class TestNotDelivered:
         async with peer(sends(OK)) as endpoint:
             async with opened() as transport:
                 pass
-            assert (await post(transport, endpoint.url())).delivery is Delivery.NOT_DELIVERED
+            assert (await post(transport, endpoint.url())).delivery is SendOutcome.NOT_DELIVERED
         assert endpoint.connections == 0
 
 
@@ -168,19 +168,19 @@ class TestUnknown:
     async def test_silence(self, transport: HttpTransport) -> None:
         async with peer(hangs) as endpoint:
             reply = await post(transport, endpoint.url(), ENOUGH_MS)
-            assert reply == Reply(Delivery.UNKNOWN, error=f"no complete answer within {ENOUGH_MS} ms")
+            assert reply == Reply(SendOutcome.UNKNOWN, error=f"no complete answer within {ENOUGH_MS} ms")
             await endpoint.until(lambda: endpoint.hung_up == 1)
 
     @pytest.mark.parametrize("timeout_ms", [0, -5])
     async def test_no_time_left_is_not_all_the_time_there_is(self, transport: HttpTransport, timeout_ms: int) -> None:
         async with peer(hangs) as endpoint, asyncio.timeout(5):
-            assert (await post(transport, endpoint.url(), timeout_ms)).delivery is not Delivery.ANSWERED
+            assert (await post(transport, endpoint.url(), timeout_ms)).delivery is not SendOutcome.ANSWERED
 
     @pytest.mark.parametrize("script", [cuts, resets], ids=["closed", "reset"])
     async def test_the_connection_is_lost_after_the_request(self, transport: HttpTransport, script: Script) -> None:
         async with peer(script) as endpoint:
             reply = await post(transport, endpoint.url())
-        assert reply == Reply(Delivery.UNKNOWN, error="the connection was lost before an answer came")
+        assert reply == Reply(SendOutcome.UNKNOWN, error="the connection was lost before an answer came")
         assert len(endpoint.exchanges) == 1, "a request that may have arrived is never repeated by the transport"
 
     async def test_a_reused_connection_is_lost_after_the_request(self, transport: HttpTransport) -> None:
@@ -193,7 +193,7 @@ class TestUnknown:
         async with peer(script) as endpoint:
             await post(transport, endpoint.url())
             reply = await post(transport, endpoint.url())
-        assert reply.delivery is Delivery.UNKNOWN
+        assert reply.delivery is SendOutcome.UNKNOWN
         assert (endpoint.connections, len(endpoint.exchanges)) == (1, 2)
 
     @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ class TestUnknown:
     async def test_an_answer_that_is_not_http(self, transport: HttpTransport, answer: bytes) -> None:
         async with peer(sends_then(answer, cuts)) as endpoint:
             reply = await post(transport, endpoint.url())
-        assert reply == Reply(Delivery.UNKNOWN, error="the answer is not HTTP")
+        assert reply == Reply(SendOutcome.UNKNOWN, error="the answer is not HTTP")
 
     async def test_headers_without_end(self, transport: HttpTransport) -> None:
         async with peer(sends_then(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, hangs)) as endpoint:
-            assert (await post(transport, endpoint.url())).delivery is Delivery.UNKNOWN
+            assert (await post(transport, endpoint.url())).delivery is SendOutcome.UNKNOWN
 
     @pytest.mark.parametrize("then", [cuts, resets, hangs], ids=["closed", "reset", "silent"])
     @pytest.mark.parametrize(
@@ -217,13 +217,13 @@ class TestUnknown:
         """What is missing could have been the result."""
         async with peer(sends_then(b"HTTP/1.1 200 OK\r\n" + framing, then)) as endpoint:
             reply = await post(transport, endpoint.url(), ENOUGH_MS if then is hangs else LONG_MS)
-        assert (reply.delivery, reply.status, reply.body) == (Delivery.UNKNOWN, None, b"")
+        assert (reply.delivery, reply.status, reply.body) == (SendOutcome.UNKNOWN, None, b"")
         assert reply.error
 
     async def test_a_body_that_cannot_be_unpacked(self, transport: HttpTransport) -> None:
         answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 7\r\n\r\nnot zip"
         async with peer(sends(answer)) as endpoint:
-            assert (await post(transport, endpoint.url())).delivery is Delivery.UNKNOWN
+            assert (await post(transport, endpoint.url())).delivery is SendOutcome.UNKNOWN
 
     @pytest.mark.parametrize("then", [cuts, resets, hangs], ids=["closed", "reset", "silent"])
     @pytest.mark.parametrize("status", [302, 404, 503])
@@ -233,7 +233,7 @@ class TestUnknown:
         head = f"HTTP/1.1 {status} X\r\nRetry-After: 7\r\nContent-Length: 100\r\n\r\nx".encode()
         async with peer(sends_then(head, then)) as endpoint:
             reply = await post(transport, endpoint.url(), ENOUGH_MS if then is hangs else LONG_MS)
-        assert reply == Reply(Delivery.ANSWERED, status, 7000)
+        assert reply == Reply(SendOutcome.ANSWERED, status, 7000)
 
 
 class TestCancellation:
@@ -289,7 +289,7 @@ class TestUnusableEndpoints:
     )
     async def test_they_fail_for_good(self, transport: HttpTransport, url: str) -> None:
         reply = await post(transport, url)
-        assert (reply.delivery, reply.permanent, reply.denied) == (Delivery.NOT_DELIVERED, True, False)
+        assert (reply.delivery, reply.permanent, reply.denied) == (SendOutcome.NOT_DELIVERED, True, False)
         assert reply.error
         assert "hunter2" not in reply.error
 
@@ -315,7 +315,7 @@ class TestEgress:
     )
     async def test_denied_addresses(self, transport: HttpTransport, host: str) -> None:
         reply = await post(transport, f"http://{host}/latest/meta-data")
-        assert (reply.delivery, reply.denied, reply.permanent) == (Delivery.NOT_DELIVERED, True, True)
+        assert (reply.delivery, reply.denied, reply.permanent) == (SendOutcome.NOT_DELIVERED, True, True)
         assert "egress" in reply.error
 
     async def test_a_name_that_leads_to_a_denied_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,9 @@ class TestEgress:
         resolving(monkeypatch, {"worker.internal": ["127.0.0.2", "0.0.0.0"]})
         async with opened() as transport, peer(sends(OK)) as endpoint:
             reply = await post(transport, f"http://worker.internal:{endpoint.port}/")
-        assert (reply.delivery, reply.denied) == (Delivery.NOT_DELIVERED, False), "refused at 127.0.0.2: worth a retry"
+        assert (reply.delivery, reply.denied) == (SendOutcome.NOT_DELIVERED, False), (
+            "refused at 127.0.0.2: worth a retry"
+        )
 
     async def test_a_second_address_is_tried_when_the_first_refuses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         resolving(monkeypatch, {"worker.internal": ["127.0.0.2", "127.0.0.1"]})

@@ -274,7 +274,7 @@ async def test_what_is_no_dispatch_gets_400(serve: Any) -> None:
         return None
 
     engine = await serve(worker)
-    assert await engine.post({"hello": "world"}) == (400, {"success": False, "error": "the body has no metadata"})
+    assert await engine.post({"hello": "unit"}) == (400, {"success": False, "error": "the body has no metadata"})
 
 
 async def test_a_worker_that_stops_gives_its_work_back(serve: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from counterfoil.domain.errors import FlowFinal, UnknownFlow, WorkCancelled
 from counterfoil.domain.flows.requests import StartFlow
-from counterfoil.domain.work.replies import Delivery, Reply
+from counterfoil.domain.work.replies import Reply, SendOutcome
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.flows.cancel import RecordCancelCall
 from counterfoil.engine.wakeups import SweepName
@@ -159,7 +159,7 @@ async def test_a_worker_may_ask_for_a_pause(simulator: Simulator) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [answered(404), answered(302), Reply(Delivery.NOT_DELIVERED, error="denied", denied=True, permanent=True)],
+    [answered(404), answered(302), Reply(SendOutcome.NOT_DELIVERED, error="denied", denied=True, permanent=True)],
     ids=["404", "302", "denied"],
 )
 async def test_who_does_not_want_to_be_told_is_not_told_again(simulator: Simulator, reply: Reply) -> None:

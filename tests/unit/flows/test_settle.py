@@ -16,7 +16,7 @@ from counterfoil.domain.steps.register import Register
 from counterfoil.domain.work.decisions import acknowledge, fail, report
 from counterfoil.domain.work.results import StepResult
 from counterfoil.store.unit_of_work.read_set import NotLoaded
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.records import NOW, RETRY, flow_inputs, flow_record, step_run, step_version, work_item
 
 LATER = NOW + 500
@@ -27,44 +27,44 @@ class Story:
 
     def __init__(self, *step_ids: str, goals: bool = True, knows_what_is_open: bool = True, **fields: Any) -> None:
         self.versions = {step_id: step_version(step_id, **fields) for step_id in step_ids}
-        self.world = World({version.version: version for version in self.versions.values()})
+        self.unit = UnitOfWork({version.version: version for version in self.versions.values()})
         plan = make_plan(Register(1, self.versions.values()), step_ids, {})
-        self.world.add_plan(plan)
-        self.world.add_flow("flow", flow_record(open_steps=len(step_ids), plan=plan.plan_id if goals else None))
-        self.world.add_inputs(flow_inputs())
+        self.unit.add_plan(plan)
+        self.unit.add_flow("flow", flow_record(open_steps=len(step_ids), plan=plan.plan_id if goals else None))
+        self.unit.add_inputs(flow_inputs())
         for step_id, version in self.versions.items():
-            self.world.add_step_run(step_run(step_id=step_id, version=version.version, goal=goals))
+            self.unit.add_step_run(step_run(step_id=step_id, version=version.version, goal=goals))
             work_id = f"work-of-{step_id}"
-            self.world.add_work(work_id, work_item(work_id=work_id, step_id=step_id, version=version.version))
+            self.unit.add_work(work_id, work_item(work_id=work_id, step_id=step_id, version=version.version))
         if knows_what_is_open:
-            self.world.know_open(["flow"])
+            self.unit.know_open(["flow"])
 
     def report(self, step_id: str, result: StepResult) -> None:
-        work = self.world.work(f"work-of-{step_id}")
+        work = self.unit.work(f"work-of-{step_id}")
         _, events = report(work, result, self.versions[step_id], RETRY, LATER, NO_FINDINGS)
         self.then(*events)
 
     def then(self, *events: Event) -> None:
         """Record events and settle, as every command does."""
         for event in events:
-            self.world.record(event)
-        settle(self.world, "flow", LATER)
-        self.world.keep()
+            self.unit.record(event)
+        settle(self.unit, "flow", LATER)
+        self.unit.keep()
 
     def states(self) -> dict[str, str]:
         """Flow, steps and work, by name."""
-        changes = self.world.changes
-        shown = {"flow": str(self.world.flow("flow").status)}
+        changes = self.unit.changes
+        shown = {"flow": str(self.unit.flow("flow").status)}
         shown |= {step_id: str(step.status) for (_, step_id), step in changes.steps.items()}
         return shown | {work_id: str(work.status) for work_id, work in changes.work.items()}
 
     def outputs(self) -> dict[str, Any]:
         """What each step gave that has completed."""
-        steps = self.world.changes.steps
+        steps = self.unit.changes.steps
         return {step_id: step.outputs for (_, step_id), step in steps.items() if step.status == "completed"}
 
     def told(self) -> list[str]:
-        return [str(event.type) for event in self.world.changes.events]
+        return [str(event.type) for event in self.unit.changes.events]
 
 
 def success(**outputs: Any) -> StepResult:
@@ -76,7 +76,7 @@ def test_a_flow_completes_with_its_only_step() -> None:
     story.report("a", success(x=1))
     assert story.told() == ["work_succeeded", "step_completed", "flow_completed"]
     assert story.states() == {"flow": "completed", "a": "completed", "work-of-a": "succeeded"}
-    assert [event.data for event in story.world.changes.events[1:]] == [{"outputs": {"x": 1}}, {}]
+    assert [event.data for event in story.unit.changes.events[1:]] == [{"outputs": {"x": 1}}, {}]
     assert story.outputs() == {"a": {"x": 1}}
 
 
@@ -115,14 +115,14 @@ def test_a_flow_fails_with_its_first_goal_and_cancels_the_others() -> None:
         "work-of-c": "cancelled",
     }
     assert story.told()[2:] == ["work_failed", "step_failed", "work_cancelled", "step_cancelled", "flow_failed"]
-    flow = story.world.flow("flow")
+    flow = story.unit.flow("flow")
     assert flow.error == {"code": "STEP_FAILED", "message": "broken", "step_id": "a", "work_id": "work-of-a"}
     assert flow.open_steps == 0
 
 
 def test_a_step_that_is_no_goal_may_fail() -> None:
     story = Story("a", "b", goals=False)
-    story.then(fail(story.world.work("work-of-a"), LATER, "X", "m", "response"))
+    story.then(fail(story.unit.work("work-of-a"), LATER, "X", "m", "response"))
     assert story.states() == {"flow": "active", "a": "failed", "work-of-a": "failed"}
     story.report("b", success())
     assert story.states()["flow"] == "completed"
@@ -138,10 +138,10 @@ def test_a_flow_that_has_ended_stays_as_it_is() -> None:
 
 def test_a_step_that_has_ended_is_not_ended_again() -> None:
     story = Story("a", "b", goals=False)
-    world = story.world
-    world.add_work("second", work_item(work_id="second", step_id="a", version=story.versions["a"].version))
-    story.then(fail(world.work("work-of-a"), LATER, "X", "m", "response"))
-    story.then(acknowledge(world.work("second"), LATER, 200, None))
+    unit = story.unit
+    unit.add_work("second", work_item(work_id="second", step_id="a", version=story.versions["a"].version))
+    story.then(fail(unit.work("work-of-a"), LATER, "X", "m", "response"))
+    story.then(acknowledge(unit.work("second"), LATER, 200, None))
     assert story.told() == ["work_failed", "step_failed", "work_acknowledged"]
 
 
@@ -155,16 +155,16 @@ def test_settling_looks_at_what_was_touched_and_not_at_the_rest() -> None:
 @pytest.mark.parametrize(("attempt", "calls"), [(0, 0), (1, 1)])
 def test_a_worker_is_told_of_the_cancellation_of_what_it_was_sent(attempt: int, calls: int) -> None:
     version = step_version(cancel_url="http://worker.test/cancel")
-    world = World({version.version: version})
-    world.add_flow("flow", flow_record())
-    world.add_step_run(step_run(step_id="a", version=version.version))
+    unit = UnitOfWork({version.version: version})
+    unit.add_flow("flow", flow_record())
+    unit.add_step_run(step_run(step_id="a", version=version.version))
     status = WorkStatus.ACTIVE if attempt else WorkStatus.PENDING
-    world.add_work("work-a", work_item(status, work_id="work-a", step_id="a", version=version.version))
-    world.know_open(["flow"])
-    end_early(world, "flow", LATER, "cancelled", "the flow was cancelled", compensate=False)
-    world.keep()
-    assert len(world.changes.calls) == calls
-    for call in world.changes.calls.values():
+    unit.add_work("work-a", work_item(status, work_id="work-a", step_id="a", version=version.version))
+    unit.know_open(["flow"])
+    end_early(unit, "flow", LATER, "cancelled", "the flow was cancelled", compensate=False)
+    unit.keep()
+    assert len(unit.changes.calls) == calls
+    for call in unit.changes.calls.values():
         assert call is not None
         assert (call.url, call.due_at, call.attempt) == ("http://worker.test/cancel", LATER, 0)
         assert call.body["metadata"] == {
@@ -179,14 +179,14 @@ def test_a_worker_is_told_of_the_cancellation_of_what_it_was_sent(attempt: int, 
 
 def test_without_a_cancel_url_nobody_is_told() -> None:
     story = Story("a")
-    end_early(story.world, "flow", LATER, "cancelled", "the flow was cancelled", compensate=False)
-    story.world.keep()
-    assert story.world.changes.calls == {}
+    end_early(story.unit, "flow", LATER, "cancelled", "the flow was cancelled", compensate=False)
+    story.unit.keep()
+    assert story.unit.changes.calls == {}
     assert story.states() == {"flow": "cancelled", "a": "cancelled", "work-of-a": "cancelled"}
 
 
 def test_ending_a_flow_without_open_steps_looks_at_nothing() -> None:
-    world = World({})
-    world.add_flow("flow", flow_record(open_steps=0))
-    end_early(world, "flow", LATER, "cancelled", "the flow was cancelled", compensate=False)
-    assert world.flow("flow").status is FlowStatus.CANCELLED
+    unit = UnitOfWork({})
+    unit.add_flow("flow", flow_record(open_steps=0))
+    end_early(unit, "flow", LATER, "cancelled", "the flow was cancelled", compensate=False)
+    assert unit.flow("flow").status is FlowStatus.CANCELLED

@@ -10,7 +10,7 @@ from counterfoil.cli.commands.store import told
 from counterfoil.settings import Settings
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.maintenance.migrating import Migrated, migrate_store, refuse_while_served
-from counterfoil.store.postgres.connection import Access, Gate
+from counterfoil.store.postgres.connection import Access, Connector
 from counterfoil.store.postgres.migrations import SCHEMA_VERSION as SHARED_SCHEMA_VERSION
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.store import SqliteStore
@@ -61,7 +61,7 @@ async def test_a_file_that_is_served_is_not_migrated(path: Path) -> None:
 async def test_an_older_shared_database_is_not_migrated_under_its_nodes(new_database: NewDatabase) -> None:
     dsn = new_database()
     by_hand(dsn, "INSERT INTO nodes VALUES ('gone', now(), now()), ('there', now(), now() + INTERVAL '1 hour')")
-    connection = await Gate(Access(dsn, 0)).connect()
+    connection = await Connector(Access(dsn, 0)).connect()
     await refuse_while_served(connection, SHARED_SCHEMA_VERSION)  # nothing would be changed
     with pytest.raises(StoreFailure, match=r"nodes are serving this database \(1\): stop them first"):
         await refuse_while_served(connection, SHARED_SCHEMA_VERSION + 1)

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from counterfoil.engine.queries.feed import Feed, Subscription
+from counterfoil.engine.queries.feed import Feed, FeedReader
 
 A_MOMENT = 0.02
 LONG = 30.0
 
 
-async def rung(subscription: Subscription) -> bool:
+async def rung(subscription: FeedReader) -> bool:
     """Whether it has been rung since the last time; waits no longer than a moment."""
     waiting = asyncio.create_task(subscription.wait(LONG))
     done, _ = await asyncio.wait({waiting}, timeout=A_MOMENT)

@@ -196,8 +196,8 @@ async def test_a_start_that_fails_halfway_leaves_nothing_of_itself(
     """A fault in one schedule's flows must not keep the others from being fired, nor itself from the next tick."""
 
     class Faulty(Start):
-        def decide(self, world: Any, now: int) -> dict[str, Any]:
-            document = super().decide(world, now)
+        def decide(self, unit: Any, now: int) -> dict[str, Any]:
+            document = super().decide(unit, now)
             if document["goals"] == ["faulty"]:
                 raise ZeroDivisionError("a bug")
             return document

@@ -12,12 +12,12 @@ from typing import Any
 from counterfoil.domain.errors import UnknownStep
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.observability.metrics import Metrics
-from counterfoil.store.cache.definitions import Known
+from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.group_commit.batch import Batch, Command
 from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing.simulator import StillClock
 from tests.store.records import NOW, step_version
 
@@ -29,23 +29,23 @@ class Put:
     """Registers a step, and whatever else is asked of it."""
 
     step_id: str
-    then: Callable[[World], Any] = lambda world: None
+    then: Callable[[UnitOfWork], Any] = lambda unit: None
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         pass
 
-    def decide(self, world: World, now: int) -> str:
-        world.put_current(self.step_id, step_version(self.step_id))
-        world.record(Event(EventType.CANCEL_DELIVERED, now, self.step_id, data={}))
-        self.then(world)
+    def decide(self, unit: UnitOfWork, now: int) -> str:
+        unit.put_current(self.step_id, step_version(self.step_id))
+        unit.record(Event(EventType.CANCEL_DELIVERED, now, self.step_id, data={}))
+        self.then(unit)
         return self.step_id
 
 
-def refuse(_: World) -> None:
+def refuse(_: UnitOfWork) -> None:
     raise UnknownStep("no")
 
 
-def crash(_: World) -> None:
+def crash(_: UnitOfWork) -> None:
     raise ZeroDivisionError("a bug")
 
 
@@ -88,7 +88,9 @@ class Rig:
 
 
 def group_commit(backend: Watched, backlog: int = 1000, batch: int = 100, batches: int = 1) -> GroupCommit:
-    return GroupCommit(backend, CLOCK, Metrics(), Known(), backlog_limit=backlog, batch_limit=batch, batches=batches)
+    return GroupCommit(
+        backend, CLOCK, Metrics(), DefinitionCache(), backlog_limit=backlog, batch_limit=batch, batches=batches
+    )
 
 
 def kinds(answers: list[Any]) -> list[Any]:

@@ -12,10 +12,10 @@ from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailab
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.policies.controls import Controls
 from counterfoil.domain.steps.checks import CheckNeeded, ValueCheck
-from counterfoil.store.cache.definitions import Known
+from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.group_commit.batch import Batch, Command, ForEach
-from counterfoil.store.unit_of_work.read_set import Find, Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import Find, ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing.simulator import StillClock
 from tests.store.records import NOW
 
@@ -24,35 +24,35 @@ SEARCH = Find.of("find_overdue", now=NOW, limit=9)
 
 @dataclass
 class Note:
-    """Tells the journal of a flow, after having looked at some of the world."""
+    """Tells the journal of a flow, after having looked at some of the unit."""
 
     name: str
-    look: Callable[[World], Any] = lambda world: None
-    wanted: Needs = field(default_factory=Needs)
+    look: Callable[[UnitOfWork], Any] = lambda unit: None
+    wanted: ReadSet = field(default_factory=ReadSet)
     decided: int = 0
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.include(self.wanted)
 
-    def decide(self, world: World, now: int) -> str:
+    def decide(self, unit: UnitOfWork, now: int) -> str:
         self.decided += 1
-        world.record(Event(EventType.CANCEL_DELIVERED, now, self.name, data={}))
-        self.look(world)
+        unit.record(Event(EventType.CANCEL_DELIVERED, now, self.name, data={}))
+        self.look(unit)
         return self.name
 
 
-def refuse(_: World) -> None:
+def refuse(_: UnitOfWork) -> None:
     raise UnknownStep
 
 
-def crash(_: World) -> None:
+def crash(_: UnitOfWork) -> None:
     raise ZeroDivisionError
 
 
-def look_at(*step_ids: str) -> Callable[[World], None]:
-    def look(world: World) -> None:
+def look_at(*step_ids: str) -> Callable[[UnitOfWork], None]:
+    def look(unit: UnitOfWork) -> None:
         for step_id in step_ids:
-            world.current_version(step_id)
+            unit.current_version(step_id)
 
     return look
 
@@ -62,19 +62,19 @@ class Rig:
 
     def __init__(self, *commands: Command[Any]) -> None:
         self.answers: list[Any] = []
-        self.worlds: list[World] = []
+        self.units: list[UnitOfWork] = []
         self.clock = StillClock(NOW)
-        self.batch = Batch([(command, self.answers.append) for command in commands], self._new_world, self.clock)
+        self.batch = Batch([(command, self.answers.append) for command in commands], self._new_unit, self.clock)
 
-    def _new_world(self) -> World:
-        known = Known()
+    def _new_unit(self) -> UnitOfWork:
+        known = DefinitionCache()
         known.controls = Controls(0)
-        self.worlds.append(World(known))
-        return self.worlds[-1]
+        self.units.append(UnitOfWork(known))
+        return self.units[-1]
 
     @property
     def told(self) -> list[str]:
-        return [event.flow_id for event in self.batch.world.changes.events]
+        return [event.flow_id for event in self.batch.unit.changes.events]
 
     def answer(self) -> list[Any]:
         """What everybody is told: answers, and the kinds of errors."""
@@ -86,18 +86,20 @@ class Rig:
 
 
 def test_what_all_commands_need_is_known_beforehand() -> None:
-    rig = Rig(Note("a", wanted=Needs(work={"w1"}, flows={"f"})), Note("b", wanted=Needs(work={"w2"}, finds={SEARCH})))
-    assert rig.batch.needs == Needs(work={"w1", "w2"}, flows={"f"}, finds={SEARCH})
+    rig = Rig(
+        Note("a", wanted=ReadSet(work={"w1"}, flows={"f"})), Note("b", wanted=ReadSet(work={"w2"}, finds={SEARCH}))
+    )
+    assert rig.batch.needs == ReadSet(work={"w1", "w2"}, flows={"f"}, finds={SEARCH})
     assert len(rig.batch) == 2
 
 
 def test_what_several_missed_is_named_once_and_only_they_are_decided_again() -> None:
     commands = [Note("a", look_at("x")), Note("b"), Note("c", look_at("x", "y"))]
     rig = Rig(*commands)
-    assert rig.batch.decide() == Needs(steps={"x"})
-    rig.batch.world.add_current("x", None)
-    assert rig.batch.decide() == Needs(steps={"y"})
-    rig.batch.world.add_current("y", None)
+    assert rig.batch.decide() == ReadSet(steps={"x"})
+    rig.batch.unit.add_current("x", None)
+    assert rig.batch.decide() == ReadSet(steps={"y"})
+    rig.batch.unit.add_current("y", None)
     assert rig.batch.decide() is None
     assert [command.decided for command in commands] == [2, 1, 3]
     assert rig.told == ["b", "a", "c"], "each is told once, in the order in which they were decided"
@@ -105,8 +107,8 @@ def test_what_several_missed_is_named_once_and_only_they_are_decided_again() -> 
 
 
 def test_what_is_not_there_though_it_was_loaded_is_a_bug_of_that_command_alone() -> None:
-    rig = Rig(Note("a", lambda world: world.version("nowhere")), Note("b"))
-    assert rig.batch.decide() == Needs(versions={"nowhere"})
+    rig = Rig(Note("a", lambda unit: unit.version("nowhere")), Note("b"))
+    assert rig.batch.decide() == ReadSet(versions={"nowhere"})
     assert rig.batch.decide() is None
     assert rig.answer() == [InternalError, "b"]
     assert rig.told == ["b"]
@@ -123,15 +125,15 @@ def test_a_batch_has_one_time() -> None:
     rig = Rig(Note("a", look_at("x")), Note("b"))
     rig.batch.decide()
     rig.clock.advance(5)
-    rig.batch.world.add_current("x", None)
+    rig.batch.unit.add_current("x", None)
     rig.batch.decide()
-    assert {event.at for event in rig.batch.world.changes.events} == {NOW}
-    assert rig.batch.world.changes.at == NOW
+    assert {event.at for event in rig.batch.unit.changes.events} == {NOW}
+    assert rig.batch.unit.changes.at == NOW
 
 
 def test_a_failed_transaction_is_everybodys_failure() -> None:
     rig = Rig(Note("a"), Note("b", refuse), ForEach(SEARCH, Note))
-    rig.batch.world.add_found(SEARCH, [("found",)])
+    rig.batch.unit.add_found(SEARCH, [("found",)])
     rig.batch.decide()
     rig.batch.fail(Unavailable("no"))
     assert rig.answer() == [Unavailable] * 3
@@ -143,7 +145,7 @@ def test_one_that_cannot_be_told_does_not_keep_the_others_from_being_told() -> N
     def fall_over(answer: Any) -> None:
         raise ConnectionResetError
 
-    batch = Batch([(Note("a"), fall_over), (Note("b"), told.append)], lambda: World({}), StillClock(NOW))
+    batch = Batch([(Note("a"), fall_over), (Note("b"), told.append)], lambda: UnitOfWork({}), StillClock(NOW))
     batch.decide()
     batch.answer()
     assert told == ["b"]
@@ -152,14 +154,14 @@ def test_one_that_cannot_be_told_does_not_keep_the_others_from_being_told() -> N
 # One command that stands for many --------------------------------------------------------------------------------
 
 
-def expanded(rig: Rig, *names: str) -> Needs | None:
+def expanded(rig: Rig, *names: str) -> ReadSet | None:
     """Let the search find these, and decide until the commands that they become are to be decided."""
-    rig.batch.world.add_found(SEARCH, [(name,) for name in names])
+    rig.batch.unit.add_found(SEARCH, [(name,) for name in names])
     return rig.batch.decide()
 
 
 def test_a_search_is_a_need() -> None:
-    assert Rig(ForEach(SEARCH, Note)).batch.needs == Needs(finds={SEARCH})
+    assert Rig(ForEach(SEARCH, Note)).batch.needs == ReadSet(finds={SEARCH})
     assert Find.of("find_overdue", now=NOW, limit=9) == SEARCH, "the same search is made once"
     assert Find.of("find_overdue", now=NOW, limit=8) != SEARCH
 
@@ -168,21 +170,21 @@ def test_what_was_found_is_loaded_before_it_is_decided() -> None:
     made: list[Note] = []
 
     def make(name: str) -> Note:
-        made.append(Note(name, lambda world: world.work(name), Needs(work={name})))
+        made.append(Note(name, lambda unit: unit.work(name), ReadSet(work={name})))
         return made[-1]
 
     rig = Rig(ForEach(SEARCH, make), Note("beside"))
-    assert expanded(rig, "x", "y") == Needs(work={"x", "y"})
+    assert expanded(rig, "x", "y") == ReadSet(work={"x", "y"})
     assert [note.decided for note in made] == [0, 0]
     for name in ("x", "y"):
-        rig.batch.world.add_work(name, None)
+        rig.batch.unit.add_work(name, None)
     assert rig.batch.decide() is None
     assert rig.answer() == [[], "beside"], "unknown work is refused, each item for itself"
 
 
 def test_its_answer_is_the_list_of_theirs() -> None:
     rig = Rig(Note("before"), ForEach(SEARCH, Note), Note("behind"))
-    assert expanded(rig, "x", "y") == Needs()
+    assert expanded(rig, "x", "y") == ReadSet()
     assert rig.batch.decide() is None
     assert rig.answer() == ["before", ["x", "y"], "behind"]
     assert rig.told == ["before", "behind", "x", "y"], "they stand behind all others"
@@ -195,7 +197,7 @@ def test_a_search_that_found_nothing_is_answered_with_nothing() -> None:
 
 
 @pytest.mark.parametrize("poison", [refuse, crash])
-def test_one_poisoned_item_does_not_spoil_the_others(poison: Callable[[World], None]) -> None:
+def test_one_poisoned_item_does_not_spoil_the_others(poison: Callable[[UnitOfWork], None]) -> None:
     rig = Rig(ForEach(SEARCH, lambda name: Note(name, poison if name == "poison" else look_at())), Note("beside"))
     expanded(rig, "x", "poison", "y")
     assert rig.batch.decide() is None
@@ -207,8 +209,8 @@ def test_what_an_item_misses_is_loaded_and_only_that_item_is_decided_again() -> 
     notes = {name: Note(name, look_at("x") if name == "y" else look_at()) for name in "xyz"}
     rig = Rig(ForEach(SEARCH, notes.__getitem__))
     expanded(rig, *notes)
-    assert rig.batch.decide() == Needs(steps={"x"})
-    rig.batch.world.add_current("x", None)
+    assert rig.batch.decide() == ReadSet(steps={"x"})
+    rig.batch.unit.add_current("x", None)
     assert rig.batch.decide() is None
     assert [note.decided for note in notes.values()] == [1, 2, 1]
     assert rig.answer() == [["x", "y", "z"]]
@@ -226,7 +228,7 @@ def test_what_cannot_even_be_made_is_the_fault_of_the_whole_search() -> None:
 def test_two_searches_keep_their_answers_apart() -> None:
     other = Find.of("find_overdue", now=NOW, limit=1)
     rig = Rig(ForEach(SEARCH, Note), ForEach(other, lambda name: Note(f"other {name}")))
-    rig.batch.world.add_found(other, [("x",)])
+    rig.batch.unit.add_found(other, [("x",)])
     expanded(rig, "x", "y")
     assert rig.batch.decide() is None
     assert rig.answer() == [["x", "y"], ["other x"]]
@@ -234,7 +236,7 @@ def test_two_searches_keep_their_answers_apart() -> None:
 
 def test_a_list_that_is_no_search_is_just_an_answer() -> None:
     class Listing(Note):
-        def decide(self, world: World, now: int) -> Any:
+        def decide(self, unit: UnitOfWork, now: int) -> Any:
             return ["a", "b"]
 
     rig = Rig(Listing("a"))
@@ -255,14 +257,14 @@ def test_a_batch_that_begins_again_knows_nothing_but_what_it_will_miss(missing: 
     rig.batch.decide()
     rig.clock.advance(5)
     rig.batch.restart()
-    assert len(rig.worlds) == 2
-    assert rig.batch.world is rig.worlds[1]
-    assert not rig.batch.world.changes.any()
-    assert rig.batch.needs == Needs(steps={"x"}), "locked and loaded at the beginning, this time"
-    rig.batch.world.add_current("x", None)
+    assert len(rig.units) == 2
+    assert rig.batch.unit is rig.units[1]
+    assert not rig.batch.unit.changes.any()
+    assert rig.batch.needs == ReadSet(steps={"x"}), "locked and loaded at the beginning, this time"
+    rig.batch.unit.add_current("x", None)
     assert rig.batch.decide() is None
     assert rig.told == ["a", "b"]
-    assert rig.batch.world.changes.at == NOW + 5, "another time as well"
+    assert rig.batch.unit.changes.at == NOW + 5, "another time as well"
     assert rig.answer() == ["a", "b", UnknownStep]
 
 
@@ -270,10 +272,10 @@ def test_what_was_missed_in_every_attempt_is_remembered() -> None:
     rig = Rig(Note("a", look_at("x", "y")))
     rig.batch.decide()
     rig.batch.restart()
-    rig.batch.world.add_current("x", None)
-    assert rig.batch.decide() == Needs(steps={"y"})
+    rig.batch.unit.add_current("x", None)
+    assert rig.batch.decide() == ReadSet(steps={"y"})
     rig.batch.restart()
-    assert rig.batch.needs == Needs(steps={"x", "y"})
+    assert rig.batch.needs == ReadSet(steps={"x", "y"})
 
 
 def test_it_may_begin_again_when_it_was_decided_already(missing: list[Note]) -> None:
@@ -281,19 +283,19 @@ def test_it_may_begin_again_when_it_was_decided_already(missing: list[Note]) -> 
     rig = Rig(*missing)
     for _ in range(3):
         rig.batch.restart()
-        rig.batch.world.add_current("x", None)
+        rig.batch.unit.add_current("x", None)
         assert rig.batch.decide() is None
     assert rig.told == ["a", "b"]
     assert rig.answer() == ["a", "b", UnknownStep], "everybody is told once"
 
 
 def test_a_search_is_made_again_and_what_was_found_before_is_forgotten() -> None:
-    rig = Rig(ForEach(SEARCH, lambda name: Note(name, wanted=Needs(work={name}))), Note("beside"))
-    assert expanded(rig, "x", "y") == Needs(work={"x", "y"})
+    rig = Rig(ForEach(SEARCH, lambda name: Note(name, wanted=ReadSet(work={name}))), Note("beside"))
+    assert expanded(rig, "x", "y") == ReadSet(work={"x", "y"})
     rig.batch.decide()
     rig.batch.restart()
-    assert rig.batch.needs == Needs(finds={SEARCH}), "another node may have them by now"
-    assert expanded(rig, "z") == Needs(work={"z"})
+    assert rig.batch.needs == ReadSet(finds={SEARCH}), "another node may have them by now"
+    assert expanded(rig, "z") == ReadSet(work={"z"})
     assert rig.batch.decide() is None
     assert rig.answer() == [["z"], "beside"]
     assert rig.told == ["beside", "z"]
@@ -314,8 +316,8 @@ def test_a_search_that_found_something_may_find_nothing_the_next_time() -> None:
 CHECK, OTHER = ValueCheck(b"{}", b"1"), ValueCheck(b"{}", b"2")
 
 
-def need(check: ValueCheck) -> Callable[[World], None]:
-    def look(_: World) -> None:
+def need(check: ValueCheck) -> Callable[[UnitOfWork], None]:
+    def look(_: UnitOfWork) -> None:
         raise CheckNeeded((check,))
 
     return look
@@ -339,7 +341,7 @@ def test_a_command_that_needs_a_check_is_postponed_and_leaves_no_trace() -> None
 @pytest.mark.parametrize("rest", [["b", "c"], Unavailable()])
 def test_a_search_whose_finds_need_checks_is_postponed_and_remembers_what_was_done(rest: Any) -> None:
     looks = {"b": need(CHECK), "c": need(OTHER), "d": refuse}
-    search = ForEach(SEARCH, lambda name: Note(name, looks.get(name, lambda world: None)))
+    search = ForEach(SEARCH, lambda name: Note(name, looks.get(name, lambda unit: None)))
     rig = Rig(search)
     expanded(rig, "a", "b", "c", "d")
     rig.batch.decide()

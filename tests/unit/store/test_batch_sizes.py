@@ -8,28 +8,28 @@ from counterfoil.store.group_commit.batch_sizes import (
     PATIENCE,
     PATIENCE_AT_REST,
     PATIENCE_OF_FEW,
-    Shares,
+    BatchSizer,
 )
 
 
 def test_one_batch_at_a_time_takes_everything() -> None:
-    shares = Shares(1)
+    shares = BatchSizer(1)
     assert [shares.take(waiting, 0) for waiting in (1, 64, 3, 100)] == [1, 64, 3, 100]
 
 
 def test_the_first_of_two_leaves_half_to_the_other() -> None:
-    shares = Shares(2)
+    shares = BatchSizer(2)
     assert shares.take(64, 0) == 32
     assert shares.take(32, 32) == 32
 
 
 def test_a_batch_takes_no_more_than_its_share_though_more_wait() -> None:
-    shares = Shares(2)
+    shares = BatchSizer(2)
     assert shares.take(53, 11) == 32
 
 
 def test_a_small_rest_goes_along() -> None:
-    shares = Shares(2)
+    shares = BatchSizer(2)
     shares.take(64, 0)
     assert shares.take(32, 0) == 32, "though after the fading fewer are a share"
     shares.take(32, 32)
@@ -37,20 +37,20 @@ def test_a_small_rest_goes_along() -> None:
 
 
 def test_a_single_command_is_enough_as_long_as_there_never_were_more() -> None:
-    shares = Shares(2)
+    shares = BatchSizer(2)
     assert shares.enough <= 1
     assert shares.take(1, 0) == 1
     assert shares.enough <= 1
 
 
 def test_few_are_not_enough_where_many_are_expected() -> None:
-    shares = Shares(2)
+    shares = BatchSizer(2)
     shares.take(64, 0)
     assert shares.enough == 32
 
 
 def test_a_crowd_that_does_not_show_again_is_expected_less_and_less() -> None:
-    shares = Shares(2)
+    shares = BatchSizer(2)
     shares.take(64, 0)
     batches = 0
     while shares.enough > 1:
@@ -60,7 +60,7 @@ def test_a_crowd_that_does_not_show_again_is_expected_less_and_less() -> None:
 
 
 def test_a_small_crowd_is_not_divided() -> None:
-    shares = Shares(2)
+    shares = BatchSizer(2)
     assert shares.take(10, 0) == 10
     assert shares.take(20, 0) == 20, "nor is it with a few more"
     assert shares.take(2 * LEAST_ALONE - 1, 0) == LEAST_ALONE
@@ -68,7 +68,7 @@ def test_a_small_crowd_is_not_divided() -> None:
 
 
 def test_where_other_nodes_use_the_database_meanwhile_batches_are_larger() -> None:
-    shares = Shares(2)
+    shares = BatchSizer(2)
     shares.expect_others(1)
     assert shares.take(LEAST_AMONG_OTHERS, 0) == LEAST_AMONG_OTHERS
     shares.expect_others(0)
@@ -76,7 +76,7 @@ def test_where_other_nodes_use_the_database_meanwhile_batches_are_larger() -> No
 
 
 def test_few_among_other_nodes_wait_longer_for_each_other() -> None:
-    shares = Shares(2)
+    shares = BatchSizer(2)
     shares.take(LEAST_AMONG_OTHERS, 0)
     assert shares.patience == PATIENCE
     shares.expect_others(1)
@@ -86,7 +86,7 @@ def test_few_among_other_nodes_wait_longer_for_each_other() -> None:
 
 
 def test_who_is_alone_never_leaves_the_database_idle() -> None:
-    shares = Shares(2)
+    shares = BatchSizer(2)
     assert shares.patience_at_rest == 0
     shares.expect_others(1)
     assert shares.patience_at_rest == PATIENCE_AT_REST

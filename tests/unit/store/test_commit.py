@@ -20,8 +20,8 @@ from counterfoil.engine.steps import DeleteStep, PutStep
 from counterfoil.engine.work.complete import Complete
 from counterfoil.store.group_commit.batch import Command
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.eventually import eventually
 from tests.store.backends import load, write
 from tests.store.records import DEFAULTS, RETRY, flow_record, new_records, step_run, step_version, work_item
@@ -97,11 +97,11 @@ async def test_what_was_missed_is_looked_at_again_once_it_is_loaded(rig: Rig) ->
     await rig.answers(Put("known"))
     looks: list[str] = []
 
-    def look_at(*step_ids: str) -> Callable[[World], None]:
-        def look(world: World) -> None:
+    def look_at(*step_ids: str) -> Callable[[UnitOfWork], None]:
+        def look(unit: UnitOfWork) -> None:
             looks.append(",".join(step_ids))
             for step_id in step_ids:
-                world.current_version(step_id)
+                unit.current_version(step_id)
 
         return look
 
@@ -115,7 +115,7 @@ async def test_what_was_missed_is_looked_at_again_once_it_is_loaded(rig: Rig) ->
 
 
 async def test_what_is_not_there_is_not_looked_for_for_ever(rig: Rig) -> None:
-    answers = await rig.answers(Put("a", lambda world: world.version("nowhere")), Put("b"))
+    answers = await rig.answers(Put("a", lambda unit: unit.version("nowhere")), Put("b"))
     assert kinds(answers) == [InternalError, "b"]
 
 
@@ -123,11 +123,11 @@ async def test_one_moment_is_the_time_of_a_batch_however_often_it_is_decided(rig
     times: list[int] = []
 
     class Later(Put):
-        def decide(self, world: World, now: int) -> str:
+        def decide(self, unit: UnitOfWork, now: int) -> str:
             times.append(now)
             CLOCK.advance(1)
-            world.current_version("missed")
-            return super().decide(world, now)
+            unit.current_version("missed")
+            return super().decide(unit, now)
 
     await rig.answers(Later("a"), Later("b"))
     assert len(times) == 4
@@ -147,7 +147,7 @@ async def test_a_failed_commit_fails_all_and_nothing_is_written(rig: Rig) -> Non
 async def test_a_failed_load_fails_all(rig: Rig) -> None:
     rig.by_hand("ALTER TABLE steps RENAME TO elsewhere")
     assert kinds(await rig.answers(PutStep(step_version()), Put("a"))) == [Unavailable] * 2
-    assert kinds(await rig.answers(Put("a", lambda world: world.current_version("b")), Put("c"))) == [Unavailable] * 2
+    assert kinds(await rig.answers(Put("a", lambda unit: unit.current_version("b")), Put("c"))) == [Unavailable] * 2
     rig.by_hand("ALTER TABLE elsewhere RENAME TO steps")
     assert await rig.answers(PutStep(step_version()), Put("a")) == [True, "a"]
 
@@ -229,8 +229,8 @@ async def test_closing_what_was_never_started_is_harmless(store: SqliteStore) ->
 async def test_nobody_is_answered_before_the_commit_and_what_follows_from_it(rig: Rig) -> None:
     story: list[str] = []
 
-    def committed(world: World) -> None:
-        story.append(f"committed {sorted(world.changes.current)}: {rig.written()} events are durable")
+    def committed(unit: UnitOfWork) -> None:
+        story.append(f"committed {sorted(unit.changes.current)}: {rig.written()} events are durable")
 
     rig.commit.committed = committed
 
@@ -243,7 +243,7 @@ async def test_nobody_is_answered_before_the_commit_and_what_follows_from_it(rig
 
 
 async def test_what_follows_from_a_commit_cannot_undo_its_answers(rig: Rig) -> None:
-    def committed(world: World) -> None:
+    def committed(unit: UnitOfWork) -> None:
         raise ZeroDivisionError
 
     rig.commit.committed = committed
@@ -292,8 +292,8 @@ async def test_a_flow_keeps_a_version_that_was_current_for_a_moment_only(rig: Ri
     answers = await rig.answers(PutStep(first), start, last)
     assert not [answer for answer in answers if isinstance(answer, Exception)]
     assert rig.watched.batches == [3]
-    world = await load(rig.store, Needs(versions={first.version}))
-    assert world.version(first.version) == first, "another process can go on with the flow"
+    unit = await load(rig.store, ReadSet(versions={first.version}))
+    assert unit.version(first.version) == first, "another process can go on with the flow"
 
 
 # ------------------------------------------------------------------------------------------------ checks that take long
@@ -314,8 +314,8 @@ class ByHand:
 CHECK = ValueCheck(b"{}", b"1")
 
 
-def needs_check(world: World) -> None:
-    if CHECK.key not in world.findings:
+def needs_check(unit: UnitOfWork) -> None:
+    if CHECK.key not in unit.findings:
         raise CheckNeeded((CHECK,))
 
 

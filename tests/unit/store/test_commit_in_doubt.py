@@ -12,7 +12,7 @@ from counterfoil.domain.errors import InternalError, Unavailable
 from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.group_commit.commit import CommitUnknown, StoreFailure
 from counterfoil.store.sqlite.store import SqliteStore
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.records import DEFAULTS
 from tests.unit.store.commit_rig import CLOCK, Put, Rig, Watched, group_commit, kinds, refuse
 
@@ -55,7 +55,7 @@ async def doubtful(tmp_path: Path) -> AsyncIterator[Doubt]:
     backend = Doubtful(store)
     commit = group_commit(backend)
     followed: list[list[str]] = []
-    commit.committed = lambda world: followed.append(sorted(world.changes.current))
+    commit.committed = lambda unit: followed.append(sorted(unit.changes.current))
     commit.start()
     yield backend, Rig(store, backend, commit), followed
     await commit.close()
@@ -111,7 +111,7 @@ async def test_what_follows_from_a_commit_that_holds_cannot_keep_the_next_from_b
     backend.doubts = [True]
     await rig.answers(Put("a"))
 
-    def committed(world: World) -> None:
+    def committed(unit: UnitOfWork) -> None:
         raise ZeroDivisionError
 
     rig.commit.committed = committed
@@ -123,14 +123,14 @@ async def test_a_bug_in_asking_leaves_the_doubt(doubtful: Doubt) -> None:
     backend, rig, followed = doubtful
     backend.doubts = [True]
     await rig.answers(Put("a"))
-    [(world, resolve)] = rig.commit._doubtful
+    [(unit, resolve)] = rig.commit._doubtful
 
     async def broken() -> bool:
         raise ZeroDivisionError
 
-    rig.commit._doubtful = [(world, broken)]
+    rig.commit._doubtful = [(unit, broken)]
     assert kinds(await rig.answers(Put("b"))) == [InternalError]
-    rig.commit._doubtful = [(world, resolve)]
+    rig.commit._doubtful = [(unit, resolve)]
     assert await rig.answers(Put("b")) == ["b"]
     assert followed == [["a"], ["b"]]
 

@@ -15,7 +15,7 @@ from counterfoil.settings import Settings
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.maintenance.copying import Digest, Fingerprint, Table, kept_secret, open_source
 from counterfoil.store.maintenance.migrating import migrate_store
-from counterfoil.store.postgres.connection import Access, Gate
+from counterfoil.store.postgres.connection import Access, Connector
 from counterfoil.store.postgres.copying import COPIED_TOGETHER, DERIVED_TABLES, OWN_TABLES, copy
 from counterfoil.store.postgres.migrations import SCHEMA_VERSION as SHARED_SCHEMA_VERSION
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
@@ -320,7 +320,7 @@ async def test_a_target_that_somebody_writes_to_is_refused(
 ) -> None:
     monkeypatch.setattr("counterfoil.store.postgres.copying.LOCK_MS", 100)
     dsn = new_database()
-    other = await Gate(Access(dsn, 0)).connect()
+    other = await Connector(Access(dsn, 0)).connect()
     async with other.transaction():
         await other.execute("INSERT INTO steps SELECT 's', version, 1, 1 FROM step_versions")
         assert "somebody else is using it" in await refusal(path, dsn)

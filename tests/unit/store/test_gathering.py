@@ -48,13 +48,13 @@ async def test_alone_whoever_is_there_goes_at_once(commit: GroupCommit, watched:
 
 
 async def test_among_others_they_wait_for_those_who_are_still_to_come(commit: GroupCommit, watched: Watched) -> None:
-    commit.shares.expect_others(1)
+    commit.sizer.expect_others(1)
     await come_in_two_groups(commit)
     assert watched.batches == [8, 8]
 
 
 async def test_but_not_for_ever(commit: GroupCommit, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit.shares.expect_others(1)
+    commit.sizer.expect_others(1)
     monkeypatch.setattr(sharing, "PATIENCE_AT_REST", 0.01)
     assert await commit.submit(Put("alone")) == "alone"
     assert watched.batches == [8, 1]

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from counterfoil.store.postgres.local_locks import InHand
+from counterfoil.store.postgres.local_locks import LocalLocks
 
 
 class Batches:
     """Batches that have their work until the test lets them end."""
 
     def __init__(self) -> None:
-        self.in_hand = InHand()
+        self.in_hand = LocalLocks()
         self.running: list[str] = []
         self._ends: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

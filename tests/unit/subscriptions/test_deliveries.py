@@ -7,8 +7,8 @@ import pytest
 from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.steps.definitions import DAY_MS
-from counterfoil.domain.work.replies import Delivery as Arrival
 from counterfoil.domain.work.replies import Reply
+from counterfoil.domain.work.replies import SendOutcome as Arrival
 from counterfoil.engine.subscriptions.deliveries import AT_ONCE, AT_ONCE_TO_ONE, RULES, ClaimDelivery
 from counterfoil.engine.subscriptions.messages import in_hand_ms
 from counterfoil.engine.wakeups import SweepName

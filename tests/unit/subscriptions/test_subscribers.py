@@ -34,8 +34,8 @@ async def test_what_is_due_to_nobody_is_forgotten(simulator: Simulator) -> None:
     class Put:
         def needs(self, needs: Any) -> None: ...
 
-        def decide(self, world: Any, now: int) -> None:
-            world.deliveries.put(orphan.delivery_id, orphan)
+        def decide(self, unit: Any, now: int) -> None:
+            unit.deliveries.put(orphan.delivery_id, orphan)
 
     await commit.submit(Put())
     assert await simulator.next_due(SweepName.DELIVERIES) is not None
@@ -49,7 +49,7 @@ async def test_what_is_due_to_nobody_is_forgotten(simulator: Simulator) -> None:
 async def together(simulator: Simulator, *commands: Any) -> list[Any]:
     """Decide and commit some commands in one batch; their answers."""
     answers: list[Any] = []
-    batch = Batch([(each, answers.append) for each in commands], simulator.engine.commit._new_world, simulator.clock)
+    batch = Batch([(each, answers.append) for each in commands], simulator.engine.commit._new_unit, simulator.clock)
     await simulator.store.execute(batch)
     batch.answer()
     return answers

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.domain.work.replies import Delivery
+from counterfoil.domain.work.replies import SendOutcome
 from counterfoil.testing import StepEndpoint
-from counterfoil.transport.descriptors import FEWEST, RESERVED, Shares, share_out
+from counterfoil.transport.descriptors import FEWEST, RESERVED, DescriptorShares, share_out
 from counterfoil.transport.egress import EgressPolicy
 from counterfoil.transport.exhaustion import DESCRIPTORS, MEMORY, PORTS, THREADS, LocalLack, Shortage, lack_of
 from counterfoil.transport.http import HttpTransport
@@ -81,7 +81,7 @@ async def test_a_call_without_a_port_to_make_it_from_was_not_sent(endpoint: Step
         policy = _OnePort(taken.getsockname()[1])
         async with HttpTransport(egress=policy, clock=lambda: 0, max_response_bytes=1000) as transport:
             reply = await transport.post(endpoint.url("/job"), body=b"{}", headers={}, timeout_ms=2000)
-    assert (reply.delivery, reply.lack) == (Delivery.NOT_DELIVERED, PORTS)
+    assert (reply.delivery, reply.lack) == (SendOutcome.NOT_DELIVERED, PORTS)
     assert not endpoint.requests("/job")
 
 
@@ -101,7 +101,7 @@ async def test_a_call_without_a_descriptor_was_not_sent(endpoint: StepEndpoint) 
         assert {reply.lack for reply in replies} == {DESCRIPTORS}
         assert "file descriptors" in replies[0].error
         reply = await transport.post(elsewhere, body=b"{}", headers={}, timeout_ms=2000)
-    assert reply.delivery is Delivery.ANSWERED
+    assert reply.delivery is SendOutcome.ANSWERED
 
 
 def test_a_shortage_lasts_as_long_as_something_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,4 +127,4 @@ def test_descriptors_are_shared_out(limit: int, inbound: int, outbound: int) -> 
     assert 1 <= shares.outbound <= outbound
     assert shares.inbound + shares.outbound <= max(limit - RESERVED, 2 * FEWEST)
     if inbound + outbound <= limit - RESERVED:
-        assert shares == Shares(inbound, outbound)
+        assert shares == DescriptorShares(inbound, outbound)

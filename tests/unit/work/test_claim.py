@@ -9,7 +9,7 @@ from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.work.results import StepResult
 from counterfoil.engine import Limits
 from counterfoil.engine.wakeups import SweepName
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import Place
 from tests.store.records import definition
@@ -32,7 +32,7 @@ async def work_of(simulator: Simulator, flow_id: str, step_id: str = "step") -> 
 
 async def claim(simulator: Simulator, flow_id: str) -> bool:
     work = await work_of(simulator, flow_id)
-    return await simulator.engine.commit.submit(Claim(work["work_id"], flow_id))
+    return await simulator.engine.commit.submit(ClaimDue(work["work_id"], flow_id))
 
 
 async def test_a_flow_is_sent_as_it_starts(simulator: Simulator) -> None:

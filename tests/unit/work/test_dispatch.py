@@ -13,7 +13,7 @@ from counterfoil.domain.work.replies import Reply
 from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.subscriptions.messages import USER_AGENT
 from counterfoil.engine.wakeups import SweepName
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.engine.work.dispatch import traceparent
 from counterfoil.testing.simulator import Call, Simulator, answered, connection_refused, timed_out
 from tests.by_hand import full_disk, stubborn_work
@@ -294,7 +294,7 @@ async def test_what_succeeded_in_the_commit_that_claimed_its_retry_is_not_sent_a
     await simulator.network.answer(call, timed_out())
     simulator.clock.advance(1_000)
     work_id = call.metadata["work_id"]
-    claim = Claim(work_id, "flow")
+    claim = ClaimDue(work_id, "flow")
     claimed, completion = await asyncio.gather(
         simulator.engine.commit.submit(claim), simulator.engine.complete(work_id, StepResult(success=True))
     )
@@ -307,7 +307,7 @@ async def test_an_attempt_given_back_and_claimed_again_in_one_commit_is_sent_onc
     call = await sent(simulator, work={"init_backoff_ms": 0})
     await simulator.network.answer(call, timed_out())
     work_id, submit = call.metadata["work_id"], simulator.engine.commit.submit
-    claim = Claim(work_id, "flow")
+    claim = ClaimDue(work_id, "flow")
     back = simulator.engine.complete(work_id, StepResult(success=False, retriable=True))
     await asyncio.gather(submit(claim), back, submit(claim))
     assert [call.attempt for call in simulator.network.waiting()] == [3]

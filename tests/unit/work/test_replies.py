@@ -8,12 +8,12 @@ import pytest
 
 from counterfoil.domain.work.replies import (
     Acknowledged,
-    Delivery,
     Failed,
     NotCompleted,
     Reply,
     ReplyCode,
     Reported,
+    SendOutcome,
     classify,
 )
 from counterfoil.domain.work.results import StepResult
@@ -23,7 +23,7 @@ both_kinds = pytest.mark.parametrize("kind", ["async", "sync"])
 
 
 def answered(status: int, body: bytes = b"", retry_after_ms: int | None = None, *, truncated: bool = False) -> Reply:
-    return Reply(Delivery.ANSWERED, status, retry_after_ms, body, truncated)
+    return Reply(SendOutcome.ANSWERED, status, retry_after_ms, body, truncated)
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
@@ -103,7 +103,7 @@ def test_a_truncated_body_is_never_read_as_a_result() -> None:
 def test_not_now(status: int, kind: Kind) -> None:
     outcome = classify(answered(status, b'{"success": true}', 7000), kind)
     assert outcome == NotCompleted(
-        ReplyCode.ENDPOINT_UNAVAILABLE, f"the endpoint answered {status}", Delivery.ANSWERED, 7000
+        ReplyCode.ENDPOINT_UNAVAILABLE, f"the endpoint answered {status}", SendOutcome.ANSWERED, 7000
     )
 
 
@@ -133,15 +133,15 @@ def test_a_status_that_http_does_not_have_is_final(status: int, kind: Kind) -> N
 
 @both_kinds
 def test_not_delivered_and_unknown_are_told_apart(kind: Kind) -> None:
-    refused = classify(Reply(Delivery.NOT_DELIVERED, error="cannot connect"), kind)
-    assert refused == NotCompleted(ReplyCode.NOT_DELIVERED, "cannot connect", Delivery.NOT_DELIVERED)
-    silent = classify(Reply(Delivery.UNKNOWN, error="no answer"), kind)
-    assert silent == NotCompleted(ReplyCode.UNKNOWN_OUTCOME, "no answer", Delivery.UNKNOWN)
+    refused = classify(Reply(SendOutcome.NOT_DELIVERED, error="cannot connect"), kind)
+    assert refused == NotCompleted(ReplyCode.NOT_DELIVERED, "cannot connect", SendOutcome.NOT_DELIVERED)
+    silent = classify(Reply(SendOutcome.UNKNOWN, error="no answer"), kind)
+    assert silent == NotCompleted(ReplyCode.UNKNOWN_OUTCOME, "no answer", SendOutcome.UNKNOWN)
 
 
 @both_kinds
 def test_what_can_never_be_sent_fails_for_good(kind: Kind) -> None:
-    denied = Reply(Delivery.NOT_DELIVERED, error="not allowed", denied=True, permanent=True)
+    denied = Reply(SendOutcome.NOT_DELIVERED, error="not allowed", denied=True, permanent=True)
     assert classify(denied, kind) == Failed(ReplyCode.EGRESS_DENIED, "not allowed")
-    unusable = Reply(Delivery.NOT_DELIVERED, error="not a URL", permanent=True)
+    unusable = Reply(SendOutcome.NOT_DELIVERED, error="not a URL", permanent=True)
     assert classify(unusable, kind) == Failed(ReplyCode.INVALID_ENDPOINT, "not a URL")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from counterfoil.cli.connection import Connection, connected
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.events import event_line
 from counterfoil.cli.output import (
     compact,
@@ -42,7 +42,7 @@ def approvals() -> None:
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def list_approvals(
-    connection: Connection, status: str, flow_id: str | None, limit: int, cursor: str | None, as_json: bool
+    connection: EngineConnection, status: str, flow_id: str | None, limit: int, cursor: str | None, as_json: bool
 ) -> None:
     """List approvals, oldest first: what would be done, why people are asked, and until when."""
     wanted = None if status == "any" else status
@@ -64,7 +64,7 @@ def list_approvals(
 @click.argument("approval_id")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def show(connection: Connection, approval_id: str, as_json: bool) -> None:
+def show(connection: EngineConnection, approval_id: str, as_json: bool) -> None:
     """Show an approval with all that one must know to decide."""
     approval = connection.call(lambda client: client.approval(approval_id))
     if as_json:
@@ -86,7 +86,7 @@ def show(connection: Connection, approval_id: str, as_json: bool) -> None:
 @click.option("--comment", help="What you have looked at; it is kept.")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def approve(connection: Connection, approval_id: str, comment: str | None, as_json: bool) -> None:
+def approve(connection: EngineConnection, approval_id: str, comment: str | None, as_json: bool) -> None:
     """Agree to what is asked. Who you are is told by the API key."""
     approval = connection.call(lambda client: client.approve(approval_id, comment))
     if as_json:
@@ -104,7 +104,7 @@ def approve(connection: Connection, approval_id: str, comment: str | None, as_js
 @click.option("--reason", help="Why; it is told to whoever asked.")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def reject(connection: Connection, approval_id: str, reason: str | None, as_json: bool) -> None:
+def reject(connection: EngineConnection, approval_id: str, reason: str | None, as_json: bool) -> None:
     """Refuse what is asked. One refusal is enough; other branches of the flow go on."""
     approval = connection.call(lambda client: client.reject(approval_id, reason))
     if as_json:

@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from counterfoil.cli.connection import Connection, connected, inputs_of, json_pairs, pairs
+from counterfoil.cli.connection import EngineConnection, connected, inputs_of, json_pairs, pairs
 from counterfoil.cli.events import event_line
 from counterfoil.cli.graph import MARKS, flow_lines, waits_for
 from counterfoil.cli.output import (
@@ -62,7 +62,7 @@ def flow() -> None:
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def start(
-    connection: Connection,
+    connection: EngineConnection,
     goals: tuple[str, ...],
     init: tuple[str, ...],
     init_file: IO[str] | None,
@@ -114,7 +114,7 @@ def start(
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def list_flows(
-    connection: Connection,
+    connection: EngineConnection,
     status: str | None,
     label: str | None,
     goal: str | None,
@@ -146,7 +146,7 @@ def list_flows(
 @click.argument("flow_id")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def show(connection: Connection, flow_id: str, as_json: bool) -> None:
+def show(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
     """Show a flow: the graph of its steps with their states, what is undone, and its work items."""
     document = connection.call(lambda client: client.flow(flow_id))
     if as_json:
@@ -181,7 +181,7 @@ def show(connection: Connection, flow_id: str, as_json: bool) -> None:
 @click.option("--cursor", help="Go on where the last page ended.")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def events(connection: Connection, flow_id: str, limit: int, cursor: str | None, as_json: bool) -> None:
+def events(connection: EngineConnection, flow_id: str, limit: int, cursor: str | None, as_json: bool) -> None:
     """Show a flow's journal, oldest first."""
     page = connection.call(lambda client: client.events(flow_id, cursor=cursor, limit=limit))
     if as_json:
@@ -197,7 +197,7 @@ def events(connection: Connection, flow_id: str, limit: int, cursor: str | None,
 @click.argument("flow_id")
 @click.option("--json", "as_json", is_flag=True, help="One JSON event a line.")
 @connected
-def watch(connection: Connection, flow_id: str, as_json: bool) -> None:
+def watch(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
     """Follow a flow's journal from its start until it ends; exit code 1 unless it completes."""
     console = stdout_console()
 
@@ -219,7 +219,7 @@ def watch(connection: Connection, flow_id: str, as_json: bool) -> None:
 @click.option("--wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for it.")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def result(connection: Connection, flow_id: str, wait: float, as_json: bool) -> None:
+def result(connection: EngineConnection, flow_id: str, wait: float, as_json: bool) -> None:
     """Wait for a flow's end and print its outputs (JSON); exit code 1 unless it completes."""
     _finish(connection.call(lambda client: client.result(flow_id, wait)), as_json)
 
@@ -229,7 +229,7 @@ def result(connection: Connection, flow_id: str, wait: float, as_json: bool) -> 
 @click.option("--compensate", is_flag=True, help="Undo what it has completed, where its steps say how.")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def cancel(connection: Connection, flow_id: str, compensate: bool, as_json: bool) -> None:
+def cancel(connection: EngineConnection, flow_id: str, compensate: bool, as_json: bool) -> None:
     """Cancel a flow: its open work is cancelled, and late results are refused."""
     document = connection.call(lambda client: client.cancel(flow_id, compensate=compensate))
     if as_json:
@@ -242,7 +242,7 @@ def cancel(connection: Connection, flow_id: str, compensate: bool, as_json: bool
 @click.argument("flow_id")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def redrive(connection: Connection, flow_id: str, as_json: bool) -> None:
+def redrive(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
     """Let a failed flow go on from what failed; what completed is kept, unless it was undone."""
     document = connection.call(lambda client: client.redrive(flow_id))
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from counterfoil.cli.connection import Connection, connected, json_object
+from counterfoil.cli.connection import EngineConnection, connected, json_object
 from counterfoil.cli.output import CommandFailed, compact, print_facts, print_json, status_text, when
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ ORDINALS = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def gate(
-    connection: Connection,
+    connection: EngineConnection,
     workflow_id: str,
     step_id: str,
     idempotency_key: str | None,

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from counterfoil.cli.connection import Connection, connected, inputs_of
+from counterfoil.cli.connection import EngineConnection, connected, inputs_of
 from counterfoil.cli.graph import layers_of, sources_text
 from counterfoil.cli.output import print_json, text_width
 
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def plan(
-    connection: Connection, goals: tuple[str, ...], init: tuple[str, ...], init_file: IO[str] | None, as_json: bool
+    connection: EngineConnection,
+    goals: tuple[str, ...],
+    init: tuple[str, ...],
+    init_file: IO[str] | None,
+    as_json: bool,
 ) -> None:
     """Show what a flow towards GOALS (step ids) would run, in which order and why. Nothing is started."""
     inputs = inputs_of(init, init_file)

@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from counterfoil.cli.connection import Connection, connected, json_object, json_pairs, pairs
+from counterfoil.cli.connection import EngineConnection, connected, json_object, json_pairs, pairs
 from counterfoil.cli.output import is_narrow, print_facts, print_json, print_table, print_warnings, status_text, when
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def policy() -> None:
 @policy.command("list")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def list_policies(connection: Connection, as_json: bool) -> None:
+def list_policies(connection: EngineConnection, as_json: bool) -> None:
     """List the policies: what each is about, when it holds, and what it demands then."""
     policies = connection.call(_all)
     if as_json:
@@ -44,7 +44,7 @@ def list_policies(connection: Connection, as_json: bool) -> None:
 @click.option("--versions", is_flag=True, help="Also what it was before; works for a deleted policy, too.")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def show(connection: Connection, policy_id: str, versions: bool, as_json: bool) -> None:
+def show(connection: EngineConnection, policy_id: str, versions: bool, as_json: bool) -> None:
     """Show a policy, or all its versions."""
     if versions:
         earlier = connection.call(lambda client: client.policy_versions(policy_id))
@@ -84,7 +84,7 @@ def show(connection: Connection, policy_id: str, versions: bool, as_json: bool) 
 @click.argument("file", type=click.File("r"))
 @click.option("--id", "policy_id", help="FILE is one policy, and this is its id.")
 @connected
-def put(connection: Connection, file: IO[str], policy_id: str | None) -> None:
+def put(connection: EngineConnection, file: IO[str], policy_id: str | None) -> None:
     """Put all policies of FILE (JSON, - for stdin): an object with a policy under each id.
 
     They hold for whatever is decided from then on. Other policies stay as they are.
@@ -103,7 +103,7 @@ def put(connection: Connection, file: IO[str], policy_id: str | None) -> None:
 @policy.command()
 @click.argument("policy_id")
 @connected
-def delete(connection: Connection, policy_id: str) -> None:
+def delete(connection: EngineConnection, policy_id: str) -> None:
     """Delete a policy. What it has decided stays decided."""
     connection.call(lambda client: client.delete_policy(policy_id))
     click.echo(f"policy {policy_id} is deleted")
@@ -126,7 +126,7 @@ def delete(connection: Connection, policy_id: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def test(
-    connection: Connection,
+    connection: EngineConnection,
     /,
     file: IO[str] | None,
     policy_id: str | None,

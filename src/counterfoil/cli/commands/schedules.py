@@ -6,7 +6,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from counterfoil.cli.connection import Connection, connected, json_object, json_pairs
+from counterfoil.cli.connection import EngineConnection, connected, json_object, json_pairs
 from counterfoil.cli.output import error_text, print_json, print_table, when
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def schedule() -> None:
 @schedule.command("list")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def list_schedules(connection: Connection, as_json: bool) -> None:
+def list_schedules(connection: EngineConnection, as_json: bool) -> None:
     """List the schedules: when each is due, and what came of it last."""
     schedules = connection.call(_all)
     if as_json:
@@ -41,7 +41,7 @@ def list_schedules(connection: Connection, as_json: bool) -> None:
 @schedule.command()
 @click.argument("schedule_id")
 @connected
-def show(connection: Connection, schedule_id: str) -> None:
+def show(connection: EngineConnection, schedule_id: str) -> None:
     """Show a schedule with its next ticks, as JSON."""
     print_json(connection.call(lambda client: client.get_schedule(schedule_id)))
 
@@ -61,7 +61,7 @@ def show(connection: Connection, schedule_id: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def put(
-    connection: Connection,
+    connection: EngineConnection,
     schedule_id: str,
     file: IO[str] | None,
     cron: str | None,
@@ -93,7 +93,7 @@ def put(
 @schedule.command()
 @click.argument("schedule_id")
 @connected
-def pause(connection: Connection, schedule_id: str) -> None:
+def pause(connection: EngineConnection, schedule_id: str) -> None:
     """Pause a schedule: it starts nothing until it is resumed."""
     connection.call(lambda client: _enable(client, schedule_id, enabled=False))
     click.echo(f"schedule {schedule_id} is paused")
@@ -102,7 +102,7 @@ def pause(connection: Connection, schedule_id: str) -> None:
 @schedule.command()
 @click.argument("schedule_id")
 @connected
-def resume(connection: Connection, schedule_id: str) -> None:
+def resume(connection: EngineConnection, schedule_id: str) -> None:
     """Resume a schedule; what came while it was paused is not caught up."""
     document = connection.call(lambda client: _enable(client, schedule_id, enabled=True))
     click.echo(f"schedule {schedule_id} is resumed, next {_next(document)}")
@@ -111,7 +111,7 @@ def resume(connection: Connection, schedule_id: str) -> None:
 @schedule.command()
 @click.argument("schedule_id")
 @connected
-def delete(connection: Connection, schedule_id: str) -> None:
+def delete(connection: EngineConnection, schedule_id: str) -> None:
     """Delete a schedule. Flows that it has started go on."""
     connection.call(lambda client: client.delete_schedule(schedule_id))
     click.echo(f"schedule {schedule_id} is deleted")

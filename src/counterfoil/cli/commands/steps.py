@@ -6,7 +6,7 @@ from typing import IO, Any
 
 import click
 
-from counterfoil.cli.connection import Connection, connected, json_object, json_pairs
+from counterfoil.cli.connection import EngineConnection, connected, json_object, json_pairs
 from counterfoil.cli.output import print_json, print_table, print_warnings
 
 
@@ -18,7 +18,7 @@ def step() -> None:
 @step.command("list")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def list_steps(connection: Connection, as_json: bool) -> None:
+def list_steps(connection: EngineConnection, as_json: bool) -> None:
     """List the registered steps."""
     steps = connection.call(lambda client: client.list_steps())
     if as_json:
@@ -33,7 +33,7 @@ def list_steps(connection: Connection, as_json: bool) -> None:
 @step.command()
 @click.argument("step_id")
 @connected
-def show(connection: Connection, step_id: str) -> None:
+def show(connection: EngineConnection, step_id: str) -> None:
     """Show a step's whole definition, as JSON."""
     print_json(connection.call(lambda client: client.get_step(step_id)))
 
@@ -51,7 +51,7 @@ def show(connection: Connection, step_id: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def put(
-    connection: Connection,
+    connection: EngineConnection,
     step_id: str,
     file: IO[str] | None,
     endpoint: str | None,
@@ -79,7 +79,7 @@ def put(
 @step.command()
 @click.argument("step_id")
 @connected
-def delete(connection: Connection, step_id: str) -> None:
+def delete(connection: EngineConnection, step_id: str) -> None:
     """Delete a step. Flows that have it already keep it."""
     connection.call(lambda client: client.delete_step(step_id))
     click.echo(f"step {step_id} is deleted")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from counterfoil.cli.connection import Connection, connected, pairs
+from counterfoil.cli.connection import EngineConnection, connected, pairs
 from counterfoil.cli.graph import waits_for
 from counterfoil.cli.output import compact, error_text, print_facts, print_json, print_table, status_text, when
 from counterfoil.cli.times import since_time
@@ -30,7 +30,7 @@ def work() -> None:
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def list_work(
-    connection: Connection,
+    connection: EngineConnection,
     status: str | None,
     step_id: str | None,
     overdue: bool,
@@ -67,7 +67,7 @@ def list_work(
 @click.argument("work_id")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def show(connection: Connection, work_id: str, as_json: bool) -> None:
+def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
     """Show a work item with its attempts."""
     item = connection.call(lambda client: client.work_item(work_id))
     if as_json:
@@ -111,7 +111,7 @@ def show(connection: Connection, work_id: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def redrive(
-    connection: Connection,
+    connection: EngineConnection,
     work_id: str | None,
     step_id: str | None,
     error_code: str | None,
@@ -145,7 +145,7 @@ def redrive(
     click.echo(f"{document['matched']} failed work items {done}, in {len(document['flows'])} flows")
 
 
-def _redrive_one(connection: Connection, work_id: str, as_json: bool) -> None:
+def _redrive_one(connection: EngineConnection, work_id: str, as_json: bool) -> None:
     document = connection.call(lambda client: client.redrive_work(work_id))
     if as_json:
         print_json(document)

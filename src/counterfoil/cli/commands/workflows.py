@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from counterfoil.cli.connection import Connection, connected, pairs
+from counterfoil.cli.connection import EngineConnection, connected, pairs
 from counterfoil.cli.output import (
     compact,
     error_text,
@@ -41,7 +41,7 @@ def workflow() -> None:
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
 def list_workflows(
-    connection: Connection,
+    connection: EngineConnection,
     status: str | None,
     source: str | None,
     trace_id: str | None,
@@ -80,7 +80,7 @@ def list_workflows(
 @click.argument("workflow_id")
 @click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
 @connected
-def show(connection: Connection, workflow_id: str, as_json: bool) -> None:
+def show(connection: EngineConnection, workflow_id: str, as_json: bool) -> None:
     """Show a workflow with its steps, in the order in which they were asked for."""
     item = connection.call(lambda client: client.get_workflow(workflow_id))
     if as_json:

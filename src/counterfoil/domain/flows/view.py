@@ -1,4 +1,4 @@
-"""What decisions about flows see and change: the batch's world in the live engine."""
+"""What decisions about flows see and change: the batch's unit in the live engine."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ RETRIED_STATUSES = frozenset({408, 425, 429})
 """The 4xx statuses that say not now rather than no."""
 
 
-class Delivery(StrEnum):
+class SendOutcome(StrEnum):
     """What is known about a request: answered, provably never arrived, or perhaps arrived."""
 
     ANSWERED = "answered"
@@ -49,7 +49,7 @@ class Reply:
     ``error`` is for people; it repeats neither the URL nor anything that was sent or received.
     """
 
-    delivery: Delivery
+    delivery: SendOutcome
     status: int | None = None
     retry_after_ms: int | None = None
     body: bytes = b""
@@ -80,7 +80,7 @@ class NotCompleted:
 
     code: ReplyCode
     message: str
-    delivery: Delivery
+    delivery: SendOutcome
     retry_after_ms: int | None = None
 
 
@@ -109,13 +109,13 @@ _SUCCEEDED = Reported(StepResult(success=True))
 def classify(reply: Reply, kind: Literal["async", "sync"]) -> Outcome:
     """What the reply means for a work item of this kind of step."""
     status = reply.status
-    if reply.delivery is not Delivery.ANSWERED or status is None:
+    if reply.delivery is not SendOutcome.ANSWERED or status is None:
         return _unanswered(reply)
     if 200 <= status < 300:
         return _async_answer(reply) if kind == "async" else _sync_answer(reply)
     message = f"the endpoint answered {status}"
     if 500 <= status < 600 or status in RETRIED_STATUSES:
-        return NotCompleted(ReplyCode.ENDPOINT_UNAVAILABLE, message, Delivery.ANSWERED, reply.retry_after_ms)
+        return NotCompleted(ReplyCode.ENDPOINT_UNAVAILABLE, message, SendOutcome.ANSWERED, reply.retry_after_ms)
     if 300 <= status < 400:
         return Failed(ReplyCode.ENDPOINT_REDIRECT, f"{message}, and redirects are not followed")
     if 400 <= status < 500:
@@ -130,9 +130,9 @@ def _unanswered(reply: Reply) -> Outcome:
         return Failed(ReplyCode.INVALID_ENDPOINT, reply.error)
     if reply.lack is not None:
         return NotSent(ReplyCode.NOT_SENT, reply.error)
-    if reply.delivery is Delivery.NOT_DELIVERED:
-        return NotCompleted(ReplyCode.NOT_DELIVERED, reply.error, Delivery.NOT_DELIVERED)
-    return NotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, Delivery.UNKNOWN)
+    if reply.delivery is SendOutcome.NOT_DELIVERED:
+        return NotCompleted(ReplyCode.NOT_DELIVERED, reply.error, SendOutcome.NOT_DELIVERED)
+    return NotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, SendOutcome.UNKNOWN)
 
 
 def _async_answer(reply: Reply) -> Outcome:

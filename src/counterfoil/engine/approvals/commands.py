@@ -9,8 +9,8 @@ from counterfoil.domain.approvals.decisions import approve, expire, reject
 from counterfoil.domain.errors import NoApprovalNeeded, UnknownStep
 from counterfoil.domain.gate.calls import workflow
 from counterfoil.domain.records import Approval, Gate
-from counterfoil.store.unit_of_work.read_set import Needs, step_key
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet, step_key
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 Verdict = Literal["approve", "reject"]
 
@@ -25,15 +25,15 @@ class Review:
     verdict: Verdict
     comment: str | None
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.flows.add(self.flow_id)
         needs.inputs.add(self.flow_id)
         needs.approvals.add(self.approval_id)
 
-    def decide(self, world: World, now: int) -> Approval:
-        world.flow(self.flow_id)
+    def decide(self, unit: UnitOfWork, now: int) -> Approval:
+        unit.flow(self.flow_id)
         decide = approve if self.verdict == "approve" else reject
-        return decide(world, world.approval(self.approval_id), self.reviewer, self.comment, now)
+        return decide(unit, unit.approval(self.approval_id), self.reviewer, self.comment, now)
 
 
 @dataclass(slots=True)
@@ -46,21 +46,21 @@ class ReviewStep:
     verdict: Verdict
     comment: str | None
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.flows.add(self.flow_id)
         needs.inputs.add(self.flow_id)
         needs.gates.add(step_key(self.flow_id, self.step_id))
 
-    def decide(self, world: World, now: int) -> tuple[Gate, Approval]:
-        workflow(world, self.flow_id)
-        gate = world.find_gate(self.flow_id, self.step_id)
+    def decide(self, unit: UnitOfWork, now: int) -> tuple[Gate, Approval]:
+        workflow(unit, self.flow_id)
+        gate = unit.find_gate(self.flow_id, self.step_id)
         if gate is None:
             raise UnknownStep("this step was never asked for at the gate")
         if gate.approval_id is None:
             raise NoApprovalNeeded(workflow_id=self.flow_id, step_id=self.step_id, decision=gate.standing)
         review = Review(gate.approval_id, self.flow_id, self.reviewer, self.verdict, self.comment)
-        approval = review.decide(world, now)
-        gate = world.find_gate(self.flow_id, self.step_id)
+        approval = review.decide(unit, now)
+        gate = unit.find_gate(self.flow_id, self.step_id)
         assert gate is not None
         return gate, approval
 
@@ -72,9 +72,9 @@ class ExpireApproval:
     approval_id: str
     flow_id: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.flows.add(self.flow_id)
         needs.approvals.add(self.approval_id)
 
-    def decide(self, world: World, now: int) -> bool:
-        return expire(world, world.approval(self.approval_id), now)
+    def decide(self, unit: UnitOfWork, now: int) -> bool:
+        return expire(unit, unit.approval(self.approval_id), now)

@@ -10,8 +10,8 @@ from counterfoil.domain.flows.settle import settle
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.records import CancelCall
 from counterfoil.domain.states import FINAL_FLOWS, FlowStatus
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 
 @dataclass
@@ -22,18 +22,18 @@ class Cancel:
     compensate: bool = False
     """Whether what the flow did is to be undone. A flow that is being undone goes on with it then, or gives it up."""
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.open_flows.add(self.flow_id)
 
-    def decide(self, world: World, now: int) -> None:
-        flow = world.flow(self.flow_id)
+    def decide(self, unit: UnitOfWork, now: int) -> None:
+        flow = unit.flow(self.flow_id)
         if flow.status is FlowStatus.CANCELLED or (flow.status is FlowStatus.COMPENSATING and self.compensate):
             return
         if flow.status in FINAL_FLOWS:
             raise FlowFinal(f"the flow has already {flow.status}", flow_id=flow.flow_id, status=flow.status)
         reason = "the flow was cancelled"
-        end_early(world, self.flow_id, now, "cancelled", reason, flow.error, compensate=self.compensate)
-        settle(world, self.flow_id, now)
+        end_early(unit, self.flow_id, now, "cancelled", reason, flow.error, compensate=self.compensate)
+        settle(unit, self.flow_id, now)
 
 
 @dataclass
@@ -43,15 +43,15 @@ class ClaimCancelCall:
     call_id: str
     for_ms: int
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.calls.add(self.call_id)
 
-    def decide(self, world: World, now: int) -> CancelCall | None:
-        call = world.call(self.call_id)
+    def decide(self, unit: UnitOfWork, now: int) -> CancelCall | None:
+        call = unit.call(self.call_id)
         if call is None or call.due_at > now:
             return None
         claimed = replace(call, due_at=now + self.for_ms)
-        world.call_later(claimed)
+        unit.call_later(claimed)
         return claimed
 
 
@@ -68,18 +68,18 @@ class RecordCancelCall:
     note: str
     tries: int = 1
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.calls.add(self.call_id)
 
-    def decide(self, world: World, now: int) -> None:
-        call = world.call(self.call_id)
+    def decide(self, unit: UnitOfWork, now: int) -> None:
+        call = unit.call(self.call_id)
         if call is None:
             return
         if self.retry_at is not None:
-            world.call_later(replace(call, attempt=call.attempt + self.tries, due_at=self.retry_at))
+            unit.call_later(replace(call, attempt=call.attempt + self.tries, due_at=self.retry_at))
             return
-        world.flow(call.flow_id)  # who writes to a flow's journal has the flow in hand: its numbers stay in order
+        unit.flow(call.flow_id)  # who writes to a flow's journal has the flow in hand: its numbers stay in order
         kind = EventType.CANCEL_DELIVERED if self.delivered else EventType.CANCEL_UNDELIVERED
         data = {"calls": call.attempt + 1, "note": self.note}
-        world.record(Event(kind, now, call.flow_id, call.step_id, call.work_id, data=data))
-        world.forget_call(self.call_id)
+        unit.record(Event(kind, now, call.flow_id, call.step_id, call.work_id, data=data))
+        unit.forget_call(self.call_id)

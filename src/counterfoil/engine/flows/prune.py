@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from counterfoil.domain.jsontext import parse_json
 from counterfoil.domain.states import FINAL_FLOWS
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 
 @dataclass(slots=True)
@@ -21,18 +21,18 @@ class Prune:
     payloads: bool
     """Only what it carried."""
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.flows.add(self.flow_id)
 
-    def decide(self, world: World, now: int) -> bool:
+    def decide(self, unit: UnitOfWork, now: int) -> bool:
         """Whether it was pruned: it may have been driven again since it was found, or be changed in this very batch."""
-        flow = world.find_flow(self.flow_id)
+        flow = unit.find_flow(self.flow_id)
         if flow is None or flow.status not in FINAL_FLOWS or flow.finished_at is None:
             return False
-        if flow.finished_at > self.cutoff or world.pruning.is_changed(self.flow_id, world.changes):
+        if flow.finished_at > self.cutoff or unit.pruning.is_changed(self.flow_id, unit.changes):
             return False
         if self.payloads:
-            world.pruning.empty(self.flow_id)
+            unit.pruning.empty(self.flow_id)
         else:
-            world.pruning.take_out(self.flow_id, parse_json(self.labels) if self.labels else {})
+            unit.pruning.take_out(self.flow_id, parse_json(self.labels) if self.labels else {})
         return True

@@ -11,8 +11,8 @@ from counterfoil.domain.flows.redrive import redrive_flow, redrive_work
 from counterfoil.domain.flows.requests import RedriveRequest
 from counterfoil.engine.queries.queries import Queries
 from counterfoil.store.group_commit.commit import GroupCommit
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 
 @dataclass(slots=True)
@@ -21,13 +21,13 @@ class RedriveFlow:
 
     flow_id: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.whole_flows.add(self.flow_id)
         needs.inputs.add(self.flow_id)
 
-    def decide(self, world: World, now: int) -> dict[str, Any]:
-        work = redrive_flow(world, self.flow_id, now)
-        return {"flow_id": self.flow_id, "status": world.flow(self.flow_id).status, "work": work}
+    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+        work = redrive_flow(unit, self.flow_id, now)
+        return {"flow_id": self.flow_id, "status": unit.flow(self.flow_id).status, "work": work}
 
 
 @dataclass(slots=True)
@@ -36,12 +36,12 @@ class RedriveWork:
 
     work_id: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.work.add(self.work_id)
 
-    def decide(self, world: World, now: int) -> dict[str, Any]:
-        flow_id = world.work(self.work_id).flow_id
-        new = redrive_work(world, self.work_id, now)
+    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+        flow_id = unit.work(self.work_id).flow_id
+        new = redrive_work(unit, self.work_id, now)
         return {"work_id": new, "redrive_of": self.work_id, "flow_id": flow_id}
 
 

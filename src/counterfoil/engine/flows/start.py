@@ -10,9 +10,9 @@ from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.flows.settle import begin
 from counterfoil.domain.time import rfc3339
 from counterfoil.engine.context import EngineContext
-from counterfoil.store.group_commit.batch import Question
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.group_commit.batch import ReadOnlyCommand
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 
 class Start:
@@ -25,39 +25,39 @@ class Start:
         self._flow_id = request.flow_id or context.new_id()
         self._known = context.known
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.registers.add(str(self._known.register.revision))
         if self._request.flow_id is not None:
             needs.flows.add(self._flow_id)
 
-    def decide(self, world: World, now: int) -> dict[str, Any]:
+    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
         request, flow_id = self._request, self._flow_id
-        if request.flow_id is not None and world.find_flow(flow_id) is not None:
+        if request.flow_id is not None and unit.find_flow(flow_id) is not None:
             raise FlowExists(flow_id=flow_id)
         options = request.options()
         if self._started_by is not None:
             options["started_by"] = self._started_by
         wanted = Launch(flow_id, request.goals, request.init, request.metadata, request.labels, options)
-        plan = launch(world, wanted, now)
-        begin(world, flow_id, now)
+        plan = launch(unit, wanted, now)
+        begin(unit, flow_id, now)
         return {
             "flow_id": flow_id,
-            "status": world.flow(flow_id).status,
+            "status": unit.flow(flow_id).status,
             "goals": plan.goals,
             "plan": plan.document(),
             "created_at": rfc3339(now),
         }
 
 
-class Preview(Question):
+class Preview(ReadOnlyCommand):
     """``POST /api/v1/plan``: what a start would do, and nothing of it is done."""
 
     def __init__(self, request: StartFlow, context: EngineContext) -> None:
         self._request = request
         self._known = context.known
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.registers.add(str(self._known.register.revision))
 
-    def decide(self, world: World, now: int) -> dict[str, Any]:
-        return plan_launch(world, self._request.goals, self._request.init).document()
+    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+        return plan_launch(unit, self._request.goals, self._request.init).document()

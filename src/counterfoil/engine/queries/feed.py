@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
-class Subscription:
+class FeedReader:
     """One reader's bell."""
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class Feed:
     """All bells: those of one flow, and those that want everything."""
 
     def __init__(self) -> None:
-        self._of_flow: dict[str, set[Subscription]] = {}
-        self._of_all: set[Subscription] = set()
+        self._of_flow: dict[str, set[FeedReader]] = {}
+        self._of_all: set[FeedReader] = set()
         self.closed = False
 
     @contextmanager
-    def subscribe(self, flow_id: str | None) -> Iterator[Subscription]:
-        subscription = Subscription()
+    def subscribe(self, flow_id: str | None) -> Iterator[FeedReader]:
+        subscription = FeedReader()
         group = self._of_all if flow_id is None else self._of_flow.setdefault(flow_id, set())
         group.add(subscription)
         try:

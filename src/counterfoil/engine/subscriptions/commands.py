@@ -13,8 +13,8 @@ from counterfoil.domain.subscription_errors import SubscriptionDisabled, Unknown
 from counterfoil.domain.subscriptions.definitions import Delivery, Subscription, SubscriptionDefinition
 from counterfoil.domain.subscriptions.notices import trial
 from counterfoil.domain.work.receipts import Receipts
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 
 def secrets_of(receipts: Receipts, subscription_id: str) -> list[str]:
@@ -29,17 +29,17 @@ class PutSubscription:
     subscription_id: str
     definition: SubscriptionDefinition
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.subscriptions.add(self.subscription_id)
 
-    def decide(self, world: World, now: int) -> tuple[Subscription, bool]:
+    def decide(self, unit: UnitOfWork, now: int) -> tuple[Subscription, bool]:
         """The subscription, and whether it is new."""
-        found = world.subscriptions.get(self.subscription_id)
+        found = unit.subscriptions.get(self.subscription_id)
         if found is not None and found.definition == self.definition:
             return found, False
         created_at = now if found is None else found.created_at
         subscription = Subscription(self.subscription_id, self.definition, None, created_at, now)
-        world.subscriptions.put(self.subscription_id, subscription)
+        unit.subscriptions.put(self.subscription_id, subscription)
         return subscription, found is None
 
 
@@ -50,16 +50,16 @@ class DisableSubscription:
     subscription_id: str
     url: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.subscriptions.add(self.subscription_id)
 
-    def decide(self, world: World, now: int) -> bool:
-        found = world.subscriptions.get(self.subscription_id)
+    def decide(self, unit: UnitOfWork, now: int) -> bool:
+        found = unit.subscriptions.get(self.subscription_id)
         if found is None or not found.definition.enabled or found.definition.url != self.url:
             return False
         definition = found.definition.model_copy(update={"enabled": False})
         note = "disabled by the engine: the subscriber answered 410 Gone"
-        world.subscriptions.put(self.subscription_id, replace(found, definition=definition, note=note, updated_at=now))
+        unit.subscriptions.put(self.subscription_id, replace(found, definition=definition, note=note, updated_at=now))
         return True
 
 
@@ -69,12 +69,12 @@ class DeleteSubscription:
 
     subscription_id: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.subscriptions.add(self.subscription_id)
 
-    def decide(self, world: World, now: int) -> None:
-        _known(world, self.subscription_id)
-        world.subscriptions.put(self.subscription_id, None)
+    def decide(self, unit: UnitOfWork, now: int) -> None:
+        _known(unit, self.subscription_id)
+        unit.subscriptions.put(self.subscription_id, None)
 
 
 @dataclass(slots=True)
@@ -83,13 +83,13 @@ class SendTest:
 
     subscription_id: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.subscriptions.add(self.subscription_id)
 
-    def decide(self, world: World, now: int) -> Delivery:
-        _enabled(world, self.subscription_id)
-        delivery = trial(self.subscription_id, f"msg_{world.new_id()}", now)
-        world.deliveries.put(delivery.delivery_id, delivery)
+    def decide(self, unit: UnitOfWork, now: int) -> Delivery:
+        _enabled(unit, self.subscription_id)
+        delivery = trial(self.subscription_id, f"msg_{unit.new_id()}", now)
+        unit.deliveries.put(delivery.delivery_id, delivery)
         return delivery
 
 
@@ -100,28 +100,28 @@ class Redeliver:
     subscription_id: str
     delivery_id: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.subscriptions.add(self.subscription_id)
         needs.deliveries.add(self.delivery_id)
 
-    def decide(self, world: World, now: int) -> Delivery:
-        _enabled(world, self.subscription_id)
-        found = world.delivery(self.delivery_id)
+    def decide(self, unit: UnitOfWork, now: int) -> Delivery:
+        _enabled(unit, self.subscription_id)
+        found = unit.delivery(self.delivery_id)
         if found is None or found.subscription_id != self.subscription_id:
             raise UnknownDelivery
         attempt = 0 if found.due_at is None else found.attempt
         delivery = replace(found, attempt=attempt, due_at=now)
-        world.deliveries.put(self.delivery_id, delivery)
+        unit.deliveries.put(self.delivery_id, delivery)
         return delivery
 
 
-def _known(world: World, subscription_id: str) -> Subscription:
-    found = world.subscriptions.get(subscription_id)
+def _known(unit: UnitOfWork, subscription_id: str) -> Subscription:
+    found = unit.subscriptions.get(subscription_id)
     if found is None:
         raise UnknownSubscription
     return found
 
 
-def _enabled(world: World, subscription_id: str) -> None:
-    if not _known(world, subscription_id).definition.enabled:
+def _enabled(unit: UnitOfWork, subscription_id: str) -> None:
+    if not _known(unit, subscription_id).definition.enabled:
         raise SubscriptionDisabled

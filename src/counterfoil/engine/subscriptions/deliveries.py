@@ -23,8 +23,8 @@ from counterfoil.engine.subscriptions.messages import Messenger, Outcome, Transp
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
-from counterfoil.store.unit_of_work.read_set import Find, Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import Find, ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.transport.exhaustion import Shortage
 from counterfoil.transport.signing import Signer
 
@@ -47,23 +47,23 @@ class ClaimDelivery:
     delivery_id: str
     for_ms: int
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.deliveries.add(self.delivery_id)
 
-    def decide(self, world: World, now: int) -> tuple[Delivery, str] | None:
+    def decide(self, unit: UnitOfWork, now: int) -> tuple[Delivery, str] | None:
         """The delivery, due when it is in hand no longer, and where it goes."""
-        delivery = world.delivery(self.delivery_id)
+        delivery = unit.delivery(self.delivery_id)
         if delivery is None or delivery.due_at is None or delivery.due_at > now:
             return None
-        subscription = world.controls().subscriptions.get(delivery.subscription_id)
+        subscription = unit.controls().subscriptions.get(delivery.subscription_id)
         if subscription is None:  # it was deleted while this was being written
-            world.deliveries.put(self.delivery_id, None)
+            unit.deliveries.put(self.delivery_id, None)
             return None
         if not subscription.definition.enabled:
-            world.deliveries.put(self.delivery_id, replace(delivery, due_at=None, note="the subscription is disabled"))
+            unit.deliveries.put(self.delivery_id, replace(delivery, due_at=None, note="the subscription is disabled"))
             return None
         claimed = replace(delivery, due_at=now + self.for_ms)
-        world.deliveries.put(self.delivery_id, claimed)
+        unit.deliveries.put(self.delivery_id, claimed)
         return claimed, subscription.definition.url
 
 
@@ -79,20 +79,20 @@ class RecordDelivery:
     until: int
     outcome: Outcome
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.deliveries.add(self.delivery_id)
 
-    def decide(self, world: World, now: int) -> None:
-        delivery = world.delivery(self.delivery_id)
+    def decide(self, unit: UnitOfWork, now: int) -> None:
+        delivery = unit.delivery(self.delivery_id)
         if delivery is None:
             return
-        if self.outcome.word == "delivered" or delivery.subscription_id not in world.controls().subscriptions:
-            world.deliveries.put(self.delivery_id, None)
+        if self.outcome.word == "delivered" or delivery.subscription_id not in unit.controls().subscriptions:
+            unit.deliveries.put(self.delivery_id, None)
         elif delivery.due_at == self.until:
             retry_at, note = self.outcome.retry_at, self.outcome.note
             attempt = delivery.attempt + int(self.outcome.sent)
             tried = replace(delivery, attempt=attempt, due_at=retry_at, note=note)
-            world.deliveries.put(self.delivery_id, tried)
+            unit.deliveries.put(self.delivery_id, tried)
 
 
 class Notifier:

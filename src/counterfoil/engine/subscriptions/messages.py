@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeVar
 
 from counterfoil.domain.errors import Unavailable
 from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.domain.work.replies import RETRIED_STATUSES, Delivery, Reply
+from counterfoil.domain.work.replies import RETRIED_STATUSES, Reply, SendOutcome
 from counterfoil.domain.work.retry import backoff_ms, retries_left
 from counterfoil.engine.context import EngineContext
 from counterfoil.store.group_commit.batch import Command
@@ -100,7 +100,7 @@ class Messenger:
         return self._outcome(reply, attempt + 1)
 
     def _outcome(self, reply: Reply, attempts: int) -> Outcome:
-        status = reply.status if reply.delivery is Delivery.ANSWERED else None
+        status = reply.status if reply.delivery is SendOutcome.ANSWERED else None
         note = reply.error if status is None else f"answered {status}"
         if status is not None and 200 <= status < 300:
             return Outcome("delivered", note, status)

@@ -13,7 +13,7 @@ import orjson
 from counterfoil.domain.records import host_of, step_of
 from counterfoil.engine import Engine
 from counterfoil.engine.wakeups import SweepName
-from counterfoil.engine.work.claim import Claim
+from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.unit_of_work.read_set import Find
 
@@ -46,7 +46,7 @@ class RequeueSweep:
         share = max(1, room // len(ready))
         lanes_text = orjson.dumps(ready).decode()
         find = Find.of("find_claimable", lanes=lanes_text, now=now, share=share, limit=room)
-        claimed = sum(await engine.commit.submit(ForEach(find, Claim)))
+        claimed = sum(await engine.commit.submit(ForEach(find, ClaimDue)))
         if not claimed and any(slots.may_send(step_of(lane), now) for lane in ready):
             self._next_due = now  # there is room, and yet nothing was to be had: another node has it in hand
         self._wait_for_rests(due)

@@ -8,44 +8,44 @@ from counterfoil.domain.flows.settle import settle
 from counterfoil.domain.policies.guarding import may_be_sent
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work.decisions import dispatch
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 CLAIMABLE = (WorkStatus.PENDING, WorkStatus.NOT_COMPLETED)
 
 
 @dataclass(slots=True)
-class Claim:
+class ClaimDue:
     """Claim one item that is due, if there is room: a place of this node, the step's ``parallelism`` and its rate."""
 
     work_id: str
     flow_id: str
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.work.add(self.work_id)
         needs.inputs.add(self.flow_id)
 
-    def decide(self, world: World, now: int) -> bool:
+    def decide(self, unit: UnitOfWork, now: int) -> bool:
         """Whether it was claimed. What was found due a moment ago may have ended or been claimed since."""
-        work = world.work(self.work_id)
+        work = unit.work(self.work_id)
         if work.status not in CLAIMABLE or work.due_at is None or work.due_at > now:
             return False
-        step = world.version(work.version)
+        step = unit.version(work.version)
         limit, rate = step.work.parallelism, step.work.rate_limit
-        if limit is not None and world.active_count(work.step_id) >= limit:
-            world.capacity.note_full(work.step_id)
+        if limit is not None and unit.active_count(work.step_id) >= limit:
+            unit.capacity.note_full(work.step_id)
             return False
-        if rate is not None and (until := world.rates.of(work.step_id).rests_until(rate, now)) is not None:
-            world.capacity.note_rest(work.step_id, work.version, until)
+        if rate is not None and (until := unit.rates.of(work.step_id).rests_until(rate, now)) is not None:
+            unit.capacity.note_rest(work.step_id, work.version, until)
             return False
-        if not may_be_sent(world, work, step, now):
-            settle(world, work.flow_id, now)
+        if not may_be_sent(unit, work, step, now):
+            settle(unit, work.flow_id, now)
             return False
-        if not world.capacity.take(work.lane):
+        if not unit.capacity.take(work.lane):
             return False
         if limit is not None:
-            world.count_active(work.step_id)
+            unit.count_active(work.step_id)
         if rate is not None:
-            world.rates.count(work.step_id, rate, now)
-        world.record(dispatch(work, step, world.node_id, now))
+            unit.rates.count(work.step_id, rate, now)
+        unit.record(dispatch(work, step, unit.node_id, now))
         return True

@@ -12,8 +12,8 @@ from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.time import rfc3339
 from counterfoil.domain.work.decisions import RetryRules, Verdict, beat, report
 from counterfoil.domain.work.results import Heartbeat, StepResult
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 
 @dataclass(slots=True)
@@ -45,22 +45,22 @@ class Complete:
         self._verify = verify
         """Checks the report's signature at a given time; asked only for steps that want one."""
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.work.add(self._work_id)
 
-    def decide(self, world: World, now: int) -> Completion:
-        work = world.find_work(self._work_id)
+    def decide(self, unit: UnitOfWork, now: int) -> Completion:
+        work = unit.find_work(self._work_id)
         if work is None or work.version == GATED:  # nobody was given a receipt for what an agent runs
             raise UnknownReceipt
-        step = world.version(work.version)
+        step = unit.version(work.version)
         if step.definition.require_signature and self._verify is not None:
             self._verify(now)
-        verdict, events = report(work, self._result, step, self._retry, now, world.findings)
+        verdict, events = report(work, self._result, step, self._retry, now, unit.findings)
         for event in events:
-            world.record(event)
+            unit.record(event)
         if events:
-            settle(world, work.flow_id, now)
-        after = world.work(self._work_id)
+            settle(unit, work.flow_id, now)
+        after = unit.work(self._work_id)
         recorded_at = now if events else after.recorded_at
         return Completion(verdict, after.status, recorded_at, work.sent_at)
 
@@ -86,17 +86,17 @@ class Beat:
         self._verify = verify
         self._journaled = journaled
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.work.add(self._work_id)
 
-    def decide(self, world: World, now: int) -> HeartbeatAnswer:
-        work = world.find_work(self._work_id)
+    def decide(self, unit: UnitOfWork, now: int) -> HeartbeatAnswer:
+        work = unit.find_work(self._work_id)
         if work is None or work.version == GATED:  # nobody was given a receipt for what an agent runs
             raise UnknownReceipt
-        step = world.version(work.version)
+        step = unit.version(work.version)
         if step.definition.require_signature and self._verify is not None:
             self._verify(now)
         for event in beat(work, self._heartbeat, step, now, journaled=self._journaled):
-            world.record(event)
-        work = world.work(self._work_id)
+            unit.record(event)
+        work = unit.work(self._work_id)
         return HeartbeatAnswer(work.deadline_at, work.status is WorkStatus.CANCELLED)

@@ -32,12 +32,12 @@ from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.domain.work.decisions import RetryRules, acknowledge, fail, give_back, report, take_back
 from counterfoil.domain.work.replies import (
     Acknowledged,
-    Delivery,
     Failed,
     NotCompleted,
     NotSent,
     Outcome,
     Reply,
+    SendOutcome,
     classify,
 )
 from counterfoil.engine.cluster.lease import Lease
@@ -46,8 +46,8 @@ from counterfoil.engine.subscriptions.messages import USER_AGENT, MessageSigner,
 from counterfoil.engine.work.capacity import BatchCapacity, Slots
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.commit import GroupCommit
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.transport.exhaustion import Shortage
 
 FIRST_PAUSE_SECONDS = 0.05
@@ -70,22 +70,22 @@ class RecordReply:
         self._retry = retry
         self._hold = hold
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.work.add(self._work_id)
 
-    def decide(self, world: World, now: int) -> str:
+    def decide(self, unit: UnitOfWork, now: int) -> str:
         """What became of the attempt, in a word for the metrics."""
-        work = world.work(self._work_id)
+        work = unit.work(self._work_id)
         if work.status is not WorkStatus.ACTIVE or (work.attempt, work.owner) != (self._attempt, self._owner):
             return "late"
         outcome = self._outcome
         if isinstance(outcome, Acknowledged):
-            world.record(acknowledge(work, now, self._http_status, outcome.note))
+            unit.record(acknowledge(work, now, self._http_status, outcome.note))
             return "acknowledged"
         if isinstance(outcome, NotCompleted):
             event = give_back(
                 work,
-                world.version(work.version),
+                unit.version(work.version),
                 self._retry,
                 now,
                 code=outcome.code,
@@ -94,23 +94,23 @@ class RecordReply:
                 retry_after_ms=outcome.retry_after_ms,
                 via="response",
             )
-            world.record(event)
-            word = "not_completed" if outcome.delivery is Delivery.ANSWERED else str(outcome.delivery)
+            unit.record(event)
+            word = "not_completed" if outcome.delivery is SendOutcome.ANSWERED else str(outcome.delivery)
         elif isinstance(outcome, NotSent):
-            step = world.version(work.version)
+            step = unit.version(work.version)
             code, message = outcome.code, outcome.message
-            world.record(take_back(work, step, self._retry, now, code=code, message=message, hold=self._hold))
+            unit.record(take_back(work, step, self._retry, now, code=code, message=message, hold=self._hold))
             word = "not_sent"
         elif isinstance(outcome, Failed):
-            world.record(fail(work, now, outcome.code, outcome.message, "response"))
+            unit.record(fail(work, now, outcome.code, outcome.message, "response"))
             word = "failed"
         else:
-            step, found = world.version(work.version), world.findings
+            step, found = unit.version(work.version), unit.findings
             _, events = report(work, outcome.result, step, self._retry, now, found, via="response")
             for event in events:
-                world.record(event)
-            word = str(world.work(self._work_id).status)
-        settle(world, work.flow_id, now)
+                unit.record(event)
+            word = str(unit.work(self._work_id).status)
+        settle(unit, work.flow_id, now)
         return word
 
 
@@ -141,23 +141,23 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
 
-    def prepare(self, world: World) -> None:
-        world.node_id = self._context.node_id
-        world.new_id = self._context.new_id
-        world.rules = self._context.rules
+    def prepare(self, unit: UnitOfWork) -> None:
+        unit.node_id = self._context.node_id
+        unit.new_id = self._context.new_id
+        unit.rules = self._context.rules
         if not self._stopping.is_set() and self._lease.held:
-            world.capacity = BatchCapacity(self.slots)
+            unit.capacity = BatchCapacity(self.slots)
 
-    def committed(self, world: World) -> None:
+    def committed(self, unit: UnitOfWork) -> None:
         """Send every attempt whose intent has just been committed."""
         dispatched = EventType.WORK_DISPATCHED
-        for event in world.changes.events:
+        for event in unit.changes.events:
             if event.type is dispatched and event.work_id is not None:
-                work = world.work(event.work_id)
+                work = unit.work(event.work_id)
                 # It may have ended, or gone on to another attempt, in the very commit that claimed it.
                 if work.status is WorkStatus.ACTIVE and work.attempt == event.attempt:
                     hold = event.data.get("approval_id")
-                    self._launch(work, world.version(work.version), world.inputs(work.flow_id), hold)
+                    self._launch(work, unit.version(work.version), unit.inputs(work.flow_id), hold)
 
     def stop(self) -> None:
         """Claim nothing more; what is under way goes on."""
@@ -185,7 +185,7 @@ class Dispatcher:
             reply = await self._send(work, step, dump_json(self._request(work, step, inputs)))
         except Exception:  # a bug, and perhaps sent: better unknown now than silent until the deadline
             log.exception("dispatch_failed", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
-            reply = Reply(Delivery.UNKNOWN, error="the engine failed while this attempt was being sent")
+            reply = Reply(SendOutcome.UNKNOWN, error="the engine failed while this attempt was being sent")
         finally:
             self.slots.release(work.lane)
             if self.slots.waiting:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from counterfoil.domain.flows.settle import settle
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work.decisions import RetryRules, give_back
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 
 @dataclass(slots=True)
@@ -21,20 +21,20 @@ class ExpireOverdue:
     work_id: str
     retry: RetryRules
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.work.add(self.work_id)
 
-    def decide(self, world: World, now: int) -> bool:
-        work = world.work(self.work_id)
+    def decide(self, unit: UnitOfWork, now: int) -> bool:
+        work = unit.work(self.work_id)
         if work.status is not WorkStatus.ACTIVE or work.due_at is None or work.due_at > now:
             return False
-        step = world.version(work.version)
+        step = unit.version(work.version)
         if step.is_gated:
             code, message = "NOT_REPORTED", "the agent that was let run it has not reported in time"
         else:
             awaited = "callback" if step.definition.kind == "async" else "answer"
             code, message = "DEADLINE_EXCEEDED", f"no {awaited} came before the deadline"
-        _give_back_unknown(world, self.work_id, self.retry, now, code, message)
+        _give_back_unknown(unit, self.work_id, self.retry, now, code, message)
         return True
 
 
@@ -50,20 +50,20 @@ class ReclaimOrphan:
     owner: str
     retry: RetryRules
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.work.add(self.work_id)
 
-    def decide(self, world: World, now: int) -> bool:
-        work = world.work(self.work_id)
+    def decide(self, unit: UnitOfWork, now: int) -> bool:
+        work = unit.work(self.work_id)
         if work.status is not WorkStatus.ACTIVE or work.owner != self.owner:
             return False
         message = "the engine stopped while this attempt was being sent"
-        _give_back_unknown(world, self.work_id, self.retry, now, "INTERRUPTED", message)
+        _give_back_unknown(unit, self.work_id, self.retry, now, "INTERRUPTED", message)
         return True
 
 
-def _give_back_unknown(world: World, work_id: str, retry: RetryRules, now: int, code: str, message: str) -> None:
-    work = world.work(work_id)
-    step = world.version(work.version)
-    world.record(give_back(work, step, retry, now, code=code, message=message, delivery="unknown"))
-    settle(world, work.flow_id, now)
+def _give_back_unknown(unit: UnitOfWork, work_id: str, retry: RetryRules, now: int, code: str, message: str) -> None:
+    work = unit.work(work_id)
+    step = unit.version(work.version)
+    unit.record(give_back(work, step, retry, now, code=code, message=message, delivery="unknown"))
+    settle(unit, work.flow_id, now)

@@ -24,7 +24,7 @@ MOST_FINDINGS = 10_000
 NO_REGISTER = Register(-1, ())
 
 
-class Known:
+class DefinitionCache:
     """Definitions by version, plans by id, and the register."""
 
     def __init__(self, versions: dict[str, StepVersion] | None = None, defaults: WorkDefaults | None = None) -> None:

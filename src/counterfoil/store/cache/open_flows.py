@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.records import Flow, StepRun, Work
 from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK
-from counterfoil.store.unit_of_work.read_set import Needs
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 MOST_ITEMS = 10_000
 """Work items, over all flows. The flows that changed longest ago are forgotten first."""
@@ -28,7 +28,7 @@ MOST_TEXT = 4_096
 of items would otherwise be no bound."""
 
 
-class Remembered:
+class CachedFlow:
     """A flow, and those of its open items that passed here, each with its step."""
 
     __slots__ = ("flow", "revision", "steps", "work")
@@ -46,14 +46,14 @@ class Remembered:
         else:
             self.steps[step.step_id] = step
 
-    def learn_work(self, work: Work, world: World) -> None:
+    def learn_work(self, work: Work, unit: UnitOfWork) -> None:
         """What undoes another item is left out: its step has ended, and it will soon have."""
         if work.status in FINAL_WORK or work.undoes is not None or _carries_much(work):
             self.work.pop(work.work_id, None)
             return
         self.work[work.work_id] = work
         if work.step_id not in self.steps:
-            self.steps[work.step_id] = world.step_run(work.flow_id, work.step_id)
+            self.steps[work.step_id] = unit.step_run(work.flow_id, work.step_id)
 
 
 def _carries_much(work: Work) -> bool:
@@ -65,18 +65,18 @@ def _carries_much(work: Work) -> bool:
     return carried > MOST_TEXT
 
 
-class Memory:
+class OpenFlowCache:
     """Open flows by id, in the order of their last change."""
 
     def __init__(self, *, alone: bool, most_items: int = MOST_ITEMS) -> None:
         self._alone = alone
         """Nobody else writes to the store, so nothing can be out of date."""
         self._most_items = most_items
-        self._flows: dict[str, Remembered] = {}
+        self._flows: dict[str, CachedFlow] = {}
         self._flow_of: dict[str, str] = {}
 
-    def recall(self, world: World, needs: Needs, revisions: Mapping[str, int] | None = None) -> Needs:
-        """Put what is remembered of the needed work into the world; returns the needs that are left.
+    def recall(self, unit: UnitOfWork, needs: ReadSet, revisions: Mapping[str, int] | None = None) -> ReadSet:
+        """Put what is remembered of the needed work into the unit of work; returns the needs that are left.
 
         ``revisions``: flows as they are now. What is remembered of them otherwise is out of date, and forgotten.
         """
@@ -91,12 +91,12 @@ class Memory:
                 left.add(work_id)
                 continue
             work = known.work[work_id]
-            world.add_whole(work, known.steps[work.step_id], known.flow, known.revision)
+            unit.add_whole(work, known.steps[work.step_id], known.flow, known.revision)
         return needs.with_work(left)
 
-    def take_out(self, flow_ids: Iterable[str]) -> dict[str, Remembered]:
+    def take_out(self, flow_ids: Iterable[str]) -> dict[str, CachedFlow]:
         """Forget these flows; returns what was remembered of them, for ``learn``."""
-        taken: dict[str, Remembered] = {}
+        taken: dict[str, CachedFlow] = {}
         for flow_id in flow_ids:
             known = self._flows.pop(flow_id, None)
             if known is not None:
@@ -105,21 +105,21 @@ class Memory:
                     del self._flow_of[work_id]
         return taken
 
-    def learn(self, world: World, taken: Mapping[str, Remembered]) -> None:
+    def learn(self, unit: UnitOfWork, taken: Mapping[str, CachedFlow]) -> None:
         """The batch is durable: remember the flows that it changed as it left them, unless they have ended.
 
         ``taken`` is what was remembered of them before.
         """
-        changes = world.changes
-        touched: dict[str, Remembered] = {}
+        changes = unit.changes
+        touched: dict[str, CachedFlow] = {}
         for flow_id in changes.touched():
-            flow = world.known_flow(flow_id)
+            flow = unit.known_flow(flow_id)
             if flow is None or flow.status in FINAL_FLOWS:
                 continue
-            found = world.revisions.get(flow_id, -1)  # a new flow has revision 0 in the end
+            found = unit.revisions.get(flow_id, -1)  # a new flow has revision 0 in the end
             known = taken.get(flow_id)
             if known is None or not (self._alone or known.revision == found):  # others have changed it since
-                known = Remembered(flow, found + 1)
+                known = CachedFlow(flow, found + 1)
             else:
                 known.flow, known.revision = flow, found + 1
             touched[flow_id] = known
@@ -130,10 +130,10 @@ class Memory:
                 touched[flow_id].learn_step(step)
         for work in changes.work.values():
             if work.flow_id in touched:
-                touched[work.flow_id].learn_work(work, world)
+                touched[work.flow_id].learn_work(work, unit)
         self._put_back(touched)
 
-    def _put_back(self, flows: Mapping[str, Remembered]) -> None:
+    def _put_back(self, flows: Mapping[str, CachedFlow]) -> None:
         for flow_id, known in flows.items():
             there = self._flows.get(flow_id)
             if there is not None:  # two batches changed the flow at once: the later one may have been heard of first

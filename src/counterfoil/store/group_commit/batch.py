@@ -1,8 +1,8 @@
 """A batch: commands that share a transaction. It knows what they need, and lets each decide.
 
-Pure but for its log lines: a backend loads what it names, asks it to decide, and writes its world's changes, in
+Pure but for its log lines: a backend loads what it names, asks it to decide, and writes its unit's changes, in
 whichever thread that backend works. Nothing of the engine that another thread may change is touched from here, except
-through the world's capacity, which is made for it.
+through the unit's capacity, which is made for it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import structlog
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable
 from counterfoil.domain.steps.checks import CheckNeeded
 from counterfoil.domain.time import Clock
-from counterfoil.store.unit_of_work.read_set import Find, Needs, NotLoaded
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True)
@@ -31,18 +31,18 @@ log = structlog.get_logger(__name__)
 
 
 class Command(Protocol[Answer_co]):
-    """Something that changes state: names what it needs, then decides. Deciding is pure but for the world's drafts."""
+    """Something that changes state: names what it needs, then decides. Deciding is pure but for the unit's drafts."""
 
-    def needs(self, needs: Needs) -> None: ...
+    def needs(self, needs: ReadSet) -> None: ...
 
-    def decide(self, world: World, now: int) -> Answer_co: ...
+    def decide(self, unit: UnitOfWork, now: int) -> Answer_co: ...
 
 
 def _refuse(_command: Command[Any], resolve: Resolve, _needed: CheckNeeded) -> None:
     resolve(Unavailable("a value cannot be checked against its schema now, send it again later"))
 
 
-class Question:
+class ReadOnlyCommand:
     """Marks commands that change nothing: what they wait for can wait until those that do have had theirs."""
 
 
@@ -59,32 +59,32 @@ class ForEach(Generic[Answer]):
         self._make = make
         self._only = None if only is None else frozenset(only)
 
-    def needs(self, needs: Needs) -> None:
+    def needs(self, needs: ReadSet) -> None:
         needs.finds.add(self._find)
 
-    def decide(self, world: World, now: int) -> list[Answer]:
+    def decide(self, unit: UnitOfWork, now: int) -> list[Answer]:
         """The commands that it stands for: the batch puts their answers in their place."""
-        return cast("list[Answer]", [self._make(*row) for row in self._rows(world)])
+        return cast("list[Answer]", [self._make(*row) for row in self._rows(unit)])
 
-    def halves(self, world: World) -> list[ForEach[Answer]]:
+    def halves(self, unit: UnitOfWork) -> list[ForEach[Answer]]:
         """The same search twice, each for one half of the rows that it found; none if there was one row at most."""
-        rows = self._rows(world)
+        rows = self._rows(unit)
         middle = len(rows) // 2
         return [ForEach(self._find, self._make, part) for part in (rows[:middle], rows[middle:])] if middle else []
 
-    def _rows(self, world: World) -> list[tuple[Any, ...]]:
-        found = world.found(self._find)
+    def _rows(self, unit: UnitOfWork) -> list[tuple[Any, ...]]:
+        found = unit.found(self._find)
         return found if self._only is None else [row for row in found if row in self._only]
 
 
 class Batch:
-    """Commands in the order in which they came, their world, and in the end their answers."""
+    """Commands in the order in which they came, their unit, and in the end their answers."""
 
-    def __init__(self, entries: list[Entry], make_world: Callable[[], World], clock: Clock) -> None:
+    def __init__(self, entries: list[Entry], make_unit: Callable[[], UnitOfWork], clock: Clock) -> None:
         self._entries = entries
-        self._make_world = make_world
+        self._make_unit = make_unit
         self._clock = clock
-        self._missed = Needs()
+        self._missed = ReadSet()
         self.restarted = False
         """Whether this is not the first try."""
         self._begin()
@@ -96,13 +96,13 @@ class Batch:
         self._answers: list[Any] = [None] * len(self._commands)
         self._postpones = False
         """Whether some command cannot be decided yet."""
-        self.world = self._make_world()
-        self.needs = Needs()
-        self.world.want_controls(self.needs)
+        self.unit = self._make_unit()
+        self.needs = ReadSet()
+        self.unit.want_controls(self.needs)
         self._undecided = self._collect_needs(range(len(self._commands)), self.needs)
         self.needs.include(self._missed)
 
-    def _collect_needs(self, places: range, needs: Needs) -> list[int]:
+    def _collect_needs(self, places: range, needs: ReadSet) -> list[int]:
         """Add what these commands need; returns those that can be decided. One that raises is answered, as a bug."""
         able = []
         for place in places:
@@ -117,9 +117,9 @@ class Batch:
         return able
 
     def restart(self) -> None:
-        """The transaction came to nothing and is tried again: in a new world, with what was missed known beforehand."""
-        self.world.capacity.give_back()
-        self.world.capacity.retract()
+        """The transaction came to nothing and is tried again: in a new unit, with what was missed known beforehand."""
+        self.unit.capacity.give_back()
+        self.unit.capacity.retract()
         self.restarted = True
         # An approval has the lock of its flow. What a search found, and so locked, it may not find again: then nothing
         # would lock the flow, and the batch would begin again for ever. A command that needs it misses it once more.
@@ -129,10 +129,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def decide(self) -> Needs | None:
+    def decide(self) -> ReadSet | None:
         """Decide every command; returns what some of them missed, to be loaded and decided again, or None."""
-        now = self.world.changes.at = self.world.changes.at or self._clock()
-        missed = Needs()
+        now = self.unit.changes.at = self.unit.changes.at or self._clock()
+        missed = ReadSet()
         again = [index for index in self._undecided if not self._decide(index, now, missed)]
         self._missed.include(missed)
         again += self._expand(missed)
@@ -142,23 +142,23 @@ class Batch:
         self._looked_for.update((kind, key) for kind, keys in vars(missed).items() for key in keys)
         return missed
 
-    def _tell(self, missed: Needs) -> bool:
+    def _tell(self, missed: ReadSet) -> bool:
         """Note what subscribers are told of what was decided; True: some labels are missed first, which is noted."""
-        unseen = {flow_id for flow_id in self.world.unlabelled() if ("inputs", flow_id) not in self._looked_for}
+        unseen = {flow_id for flow_id in self.unit.unlabelled() if ("inputs", flow_id) not in self._looked_for}
         if unseen:
             missed.inputs |= unseen
             self._missed.inputs |= unseen
             return True
-        self.world.tell()
+        self.unit.tell()
         return False
 
-    def _decide(self, index: int, now: int, missed: Needs) -> bool:
+    def _decide(self, index: int, now: int, missed: ReadSet) -> bool:
         """Decide one command; False when it missed something, which is then noted."""
-        command, world = self._commands[index], self.world
+        command, unit = self._commands[index], self.unit
         try:
-            self._answers[index] = command.decide(world, now)
+            self._answers[index] = command.decide(unit, now)
         except NotLoaded as missing:
-            world.discard()
+            unit.discard()
             unseen = missing.wanted - self._looked_for
             for kind, key in unseen:
                 getattr(missed, kind).add(key)
@@ -168,21 +168,21 @@ class Batch:
             log.exception("record_missing", command=type(command).__name__, missing=str(missing))
             self._answers[index] = InternalError()
         except CounterfoilError as refusal:
-            world.discard()
+            unit.discard()
             self._answers[index] = refusal
         except CheckNeeded as needed:
-            world.discard()
+            unit.discard()
             self._answers[index] = needed
             self._postpones = True
         except Exception:
-            world.discard()
+            unit.discard()
             log.exception("command_failed", command=type(command).__name__)
             self._answers[index] = InternalError()
         else:
-            world.keep()
+            unit.keep()
         return True
 
-    def _expand(self, missed: Needs) -> list[int]:
+    def _expand(self, missed: ReadSet) -> list[int]:
         """Put the commands that a ``ForEach`` stands for behind all others; returns their places."""
         added: list[int] = []
         for index, (command, _) in enumerate(self._entries):
@@ -198,7 +198,7 @@ class Batch:
 
     def fail(self, error: CounterfoilError) -> None:
         """The transaction came to nothing: so did every command in it."""
-        self.world.capacity.retract()
+        self.unit.capacity.retract()
         self._standing_for = {}
         self._postpones = False
         self._answers = [error] * len(self._entries)
@@ -209,7 +209,7 @@ class Batch:
         The parts are batches of their own, and this one is left without commands. A ``ForEach`` that is alone is split
         by the rows that it found.
         """
-        entries = self._entries if len(self._entries) > 1 else _halves(self._entries[0], self.world)
+        entries = self._entries if len(self._entries) > 1 else _halves(self._entries[0], self.unit)
         middle = len(entries) // 2
         if not middle:
             return []
@@ -273,9 +273,9 @@ class _Joined:
             self._resolve(self._error if self._error is not None and not self._done else self._done)
 
 
-def _halves(entry: Entry, world: World) -> list[Entry]:
+def _halves(entry: Entry, unit: UnitOfWork) -> list[Entry]:
     command, resolve = entry
-    halves = command.halves(world) if isinstance(command, ForEach) else []
+    halves = command.halves(unit) if isinstance(command, ForEach) else []
     joined = _Joined(resolve, len(halves))
     return [(half, joined) for half in halves]
 

@@ -29,7 +29,7 @@ PATIENCE_AT_REST = 0.001
 """The same while nothing is under way, among other nodes: they have the processor meanwhile."""
 
 
-class Shares:
+class BatchSizer:
     """Remembers how many commands there were, waiting and under way together."""
 
     def __init__(self, batches: int) -> None:

@@ -1,7 +1,7 @@
 """Group commit: one writer, many commands to a transaction.
 
 The protocol. Commands wait in a bounded queue. The writer takes all that are there, loads what they need in one go,
-lets each decide against the same world, writes the sum of the changes and commits; only then is any of them answered.
+lets each decide against the same unit, writes the sum of the changes and commits; only then is any of them answered.
 Whatever arrives meanwhile goes into the next batch, so one disk flush serves as many commands as there are.
 
 - Durable when answered: a command is answered after the commit that holds its change, never before.
@@ -17,7 +17,7 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
 - A command that needs the finding of a long check (domain/steps/checks.py) is put back until the check was made.
   Then it is decided as if it had come only now; the batch does not wait for it.
 - Who wins a race: the command that is decided first. Within a batch that is the order of the queue, but for commands
-  that miss something: they are decided again behind their neighbours. The second always sees what the first did.
+  that miss something: they are decided again behind the others. The second always sees what the first did.
 - A writer ends by ``close``. If a bug ends one, the log says ``writer_ended``, ``failed`` is set, and no more is taken.
 """
 
@@ -35,10 +35,10 @@ import structlog
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable
 from counterfoil.domain.steps.checks import CheckNeeded, Findings, ValueCheck
 from counterfoil.domain.time import Clock
-from counterfoil.store.cache.definitions import Known
-from counterfoil.store.group_commit.batch import Batch, Command, Entry, Question, Resolve, answer_all
-from counterfoil.store.group_commit.batch_sizes import Shares
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.cache.definitions import DefinitionCache
+from counterfoil.store.group_commit.batch import Batch, Command, Entry, ReadOnlyCommand, Resolve, answer_all
+from counterfoil.store.group_commit.batch_sizes import BatchSizer
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 Answer = TypeVar("Answer")
 
@@ -136,7 +136,7 @@ class GroupCommit:
         backend: Backend,
         clock: Clock,
         metrics: CommitMetrics,
-        known: Known,
+        known: DefinitionCache,
         *,
         backlog_limit: int,
         batch_limit: int,
@@ -159,12 +159,12 @@ class GroupCommit:
         """Whether a writer has ended though it was not closed: only a restart of the process brings it back."""
         self._under_way = 0
         self._unanswered: set[Batch] = set()
-        self.shares = Shares(batches)
+        self.sizer = BatchSizer(batches)
         self.outage = Outage()
-        self._doubtful: list[tuple[World, Callable[[], Awaitable[bool]]]] = []
-        self.prepare: Callable[[World], None] = lambda world: None
-        """Called with the empty world of each batch: where the engine puts its capacity."""
-        self.committed: Callable[[World], None] = lambda world: None
+        self._doubtful: list[tuple[UnitOfWork, Callable[[], Awaitable[bool]]]] = []
+        self.prepare: Callable[[UnitOfWork], None] = lambda unit: None
+        """Called with the empty unit of each batch: where the engine puts its capacity."""
+        self.committed: Callable[[UnitOfWork], None] = lambda unit: None
         """Called after each commit, before anybody is answered: what was committed decides what happens next."""
         self.checker: Checker | None = None
         """Without one, commands that need a long check are refused."""
@@ -261,31 +261,31 @@ class GroupCommit:
         """Wait until the next batch has its share, for a moment at most; without delay if no more are coming."""
         seen = 0
         began = self._loop.time()
-        while self._queue and len(self._queue) < self.shares.enough:
+        while self._queue and len(self._queue) < self.sizer.enough:
             if not self._under_way and len(self._queue) > seen:
                 seen = len(self._queue)
                 await asyncio.sleep(0)
                 continue
-            patience = self.shares.patience if self._under_way else self.shares.patience_at_rest
+            patience = self.sizer.patience if self._under_way else self.sizer.patience_at_rest
             left = began + patience - self._loop.time()
             if left < SHORTEST_WAIT_SECONDS:
                 return
             alarm = self._loop.call_later(left, self._wake.set)
-            await self._woken_by(self.shares.enough)
+            await self._woken_by(self.sizer.enough)
             alarm.cancel()
 
     def _next_batch(self) -> Batch:
-        count = min(self.shares.take(len(self._queue), self._under_way), self._batch_limit)
+        count = min(self.sizer.take(len(self._queue), self._under_way), self._batch_limit)
         return self._new_batch([self._queue.popleft() for _ in range(count)])
 
     def _new_batch(self, entries: list[Entry]) -> Batch:
-        """A batch of these commands; without any if there can be no world for them, and then they are answered so."""
+        """A batch of these commands; without any if there can be no unit for them, and then they are answered so."""
         try:
-            batch = Batch(entries, self._new_world, self._clock)
+            batch = Batch(entries, self._new_unit, self._clock)
         except Exception:
             log.exception("batch_failed", commands=len(entries))
             answer_all(entries, InternalError())
-            batch = Batch([], partial(World, self._known), self._clock)
+            batch = Batch([], partial(UnitOfWork, self._known), self._clock)
         self._under_way += len(batch)
         self._unanswered.add(batch)
         return batch
@@ -294,10 +294,10 @@ class GroupCommit:
         self._unanswered.discard(batch)
         batch.answer(self._postpone)
 
-    def _new_world(self) -> World:
-        world = World(self._known)
-        self.prepare(world)
-        return world
+    def _new_unit(self) -> UnitOfWork:
+        unit = UnitOfWork(self._known)
+        self.prepare(unit)
+        return unit
 
     def _execute(self, batch: Batch) -> Awaitable[None]:
         try:
@@ -308,12 +308,12 @@ class GroupCommit:
     async def _execute_after_doubt(self, batch: Batch) -> None:
         """Settle what became of commits in doubt, then go on; StoreFailure while that cannot be told."""
         for doubt in tuple(self._doubtful):
-            world, resolve = doubt
+            unit, resolve = doubt
             holds = await resolve()
             if doubt in self._doubtful:  # nobody else has settled it meanwhile
                 self._doubtful.remove(doubt)
                 if holds:
-                    self._follow_up(world, 0)
+                    self._follow_up(unit, 0)
         await self._backend.execute(batch)
 
     async def _finish(self, batch: Batch, execution: Awaitable[None]) -> None:
@@ -326,7 +326,7 @@ class GroupCommit:
             try:
                 await execution
             finally:
-                batch.world.capacity.give_back()
+                batch.unit.capacity.give_back()
         except StoreFailure as failure:
             self._metrics.store_failed()
             self.outage.failed(failure, len(batch))
@@ -334,7 +334,7 @@ class GroupCommit:
         except CommitUnknown as unknown:
             self._metrics.store_failed()
             log.error("commit_unknown", reason=str(unknown), commands=len(batch))  # noqa: TRY400
-            self._doubtful.append((batch.world, unknown.resolve))
+            self._doubtful.append((batch.unit, unknown.resolve))
             batch.fail(Unavailable("the store was lost while this was being written, send it again"))
         except GuardRefused as refusal:
             parts = self._split(batch, refusal)
@@ -343,7 +343,7 @@ class GroupCommit:
             batch.fail(InternalError())
         else:
             self.outage.over()
-            self._follow_up(batch.world, len(batch))
+            self._follow_up(batch.unit, len(batch))
             self._metrics.committed(len(batch), time.perf_counter() - started)
         self._under_way -= count
         self._wake.set()
@@ -375,15 +375,15 @@ class GroupCommit:
 
         if self.checker is None or self._closed:
             done(None)
-        elif not self.checker.check(needed.checks, done, urgent=not isinstance(command, Question)):
+        elif not self.checker.check(needed.checks, done, urgent=not isinstance(command, ReadOnlyCommand)):
             resolve(Unavailable("too many values wait to be checked, send it again later"))
 
-    def _follow_up(self, world: World, commands: int) -> None:
-        self._known.learn_plans(world.changes.plans.values())
-        if world.changes.changes_controls:
-            world.forget_controls()
+    def _follow_up(self, unit: UnitOfWork, commands: int) -> None:
+        self._known.learn_plans(unit.changes.plans.values())
+        if unit.changes.changes_controls:
+            unit.forget_controls()
         try:
-            self.committed(world)
+            self.committed(unit)
         except Exception:  # what is durable is answered so, whatever follows from it
             log.exception("follow_up_failed", commands=commands)
 

@@ -1,4 +1,4 @@
-"""From the rows of the batch loads to the records of a world: the same for every backend."""
+"""From the rows of the batch loads to the records of a unit: the same for every backend."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from counterfoil.domain.subscriptions.definitions import Delivery, Subscription
 from counterfoil.domain.work.rates import SentTimes
 from counterfoil.store.kinds import rows
 from counterfoil.store.unit_of_work.rates import read_sent
-from counterfoil.store.unit_of_work.read_set import Needs, step_key
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet, step_key
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 Rows = Iterable[Any]
 
-LOADS: dict[str, Callable[[Needs], set[str]]] = {
+LOADS: dict[str, Callable[[ReadSet], set[str]]] = {
     "load_open_steps": lambda needs: needs.open_flows,
     "load_work": lambda needs: needs.work,
     "load_flows": lambda needs: needs.flows,
@@ -43,7 +43,7 @@ LOADS: dict[str, Callable[[Needs], set[str]]] = {
 }
 """Which query loads which of the needs, by their keys."""
 
-KEYS: dict[str, Callable[[Needs], set[str]]] = {
+KEYS: dict[str, Callable[[ReadSet], set[str]]] = {
     "load_open_work": lambda needs: needs.open_flows,
     "load_step_work": lambda needs: needs.step_work,
     "load_gate_work": lambda needs: needs.gates,
@@ -51,70 +51,70 @@ KEYS: dict[str, Callable[[Needs], set[str]]] = {
 """Queries that come before, and only find more work to load."""
 
 
-def need_more(needs: Needs, found: Iterable[str]) -> None:
+def need_more(needs: ReadSet, found: Iterable[str]) -> None:
     """What ``KEYS`` have found is needed, and so are flows of which everything is."""
     needs.work.update(found)
     needs.flows |= needs.open_flows | needs.whole_flows
 
 
-def fill(world: World, needs: Needs, loaded: Mapping[str, Rows], defaults: WorkDefaults) -> None:
-    """Put what was loaded into the world, by query, and note what does not exist as such."""
+def fill(unit: UnitOfWork, needs: ReadSet, loaded: Mapping[str, Rows], defaults: WorkDefaults) -> None:
+    """Put what was loaded into the unit of work, by query, and note what does not exist as such."""
     for row in loaded.get("load_work", ()):
         work, step, flow = rows.read_work(row)
-        world.add_work(work.work_id, work)
-        world.add_step_run(step)
-        world.add_flow(flow.flow_id, flow)
-    _add_steps(world, loaded)
+        unit.add_work(work.work_id, work)
+        unit.add_step_run(step)
+        unit.add_flow(flow.flow_id, flow)
+    _add_steps(unit, loaded)
     for row in loaded.get("load_flows", ()):
         flow = rows.read_flow(row)
-        world.add_flow(flow.flow_id, flow)
+        unit.add_flow(flow.flow_id, flow)
     for row in loaded.get("load_inputs", ()):
-        world.add_inputs(rows.read_inputs(row))
+        unit.add_inputs(rows.read_inputs(row))
     for _, document in loaded.get("load_plans", ()):
-        world.add_plan(rows.read_plan(document))
+        unit.add_plan(rows.read_plan(document))
     for step_id, version in loaded.get("load_current", ()):
-        world.add_current(step_id, version)
+        unit.add_current(step_id, version)
     for version, step_id, definition in loaded.get("load_versions", ()):
-        _add_version(world, version, step_id, definition, defaults)
-    _add_register(world, needs, list(loaded.get("load_register", ())), defaults)
+        _add_version(unit, version, step_id, definition, defaults)
+    _add_register(unit, needs, list(loaded.get("load_register", ())), defaults)
     for row in loaded.get("load_calls", ()):
         call = rows.read_call(row)
-        world.add_call(call.call_id, call)
+        unit.add_call(call.call_id, call)
     for step_id, count in loaded.get("count_active", ()):
-        world.add_active_count(step_id, count)
+        unit.add_active_count(step_id, count)
     for row in loaded.get("load_schedules", ()):
         schedule = rows.read_schedule(row)
-        world.schedules.add(schedule.schedule_id, schedule)
+        unit.schedules.add(schedule.schedule_id, schedule)
     for row in loaded.get("load_rates", ()):
-        world.rates.add(*read_sent(row))
-    _add_guarding(world, loaded)
-    _note_missing(world, needs)
-    world.know_open(needs.open_flows)
-    world.know_whole(needs.whole_flows)
-    world.know_step_work(needs.step_work)
+        unit.rates.add(*read_sent(row))
+    _add_guarding(unit, loaded)
+    _note_missing(unit, needs)
+    unit.know_open(needs.open_flows)
+    unit.know_whole(needs.whole_flows)
+    unit.know_step_work(needs.step_work)
 
 
-def _add_guarding(world: World, loaded: Mapping[str, Rows]) -> None:
+def _add_guarding(unit: UnitOfWork, loaded: Mapping[str, Rows]) -> None:
     for row in loaded.get("load_gates", ()):
         gate = rows.read_gate(row)
-        world.gates.add(step_key(gate.flow_id, gate.step_id), gate)
+        unit.gates.add(step_key(gate.flow_id, gate.step_id), gate)
     for row in loaded.get("load_approvals", ()):
         approval = rows.read_approval(row)
-        world.approvals.add(approval.approval_id, approval)
+        unit.approvals.add(approval.approval_id, approval)
     for row in loaded.get("load_keys", ()):
-        world.keys.add(row[0], KeyOwner(*row))
+        unit.keys.add(row[0], KeyOwner(*row))
     for row in loaded.get("load_policies", ()):
         policy = rows.read_policy(row)
-        world.kept_policies.add(policy.policy_id, policy)
+        unit.kept_policies.add(policy.policy_id, policy)
     for row in loaded.get("load_subscriptions", ()):
         subscription = rows.read_subscription(row)
-        world.subscriptions.add(subscription.subscription_id, subscription)
+        unit.subscriptions.add(subscription.subscription_id, subscription)
     for row in loaded.get("load_deliveries", ()):
-        world.deliveries.add(row[0], Delivery(*row))
-    _add_controls(world, list(loaded.get("load_controls", ())))
+        unit.deliveries.add(row[0], Delivery(*row))
+    _add_controls(unit, list(loaded.get("load_controls", ())))
 
 
-def _add_controls(world: World, found: list[Any]) -> None:
+def _add_controls(unit: UnitOfWork, found: list[Any]) -> None:
     """A row for each policy and subscription, or one with the revision alone: then there are none."""
     if not found:
         return
@@ -125,26 +125,26 @@ def _add_controls(world: World, found: list[Any]) -> None:
             policies[name] = Policy(name, version, rows.policy_definition(name, definition))
         elif kind == "subscription":
             subscriptions[name] = rows.read_subscription((name, definition, None, 0, 0))
-    world.add_controls(Controls.of(found[0][0], policies, subscriptions))
+    unit.add_controls(Controls.of(found[0][0], policies, subscriptions))
 
 
-def _add_steps(world: World, loaded: Mapping[str, Rows]) -> None:
+def _add_steps(unit: UnitOfWork, loaded: Mapping[str, Rows]) -> None:
     for row in loaded.get("load_open_steps", ()):
-        world.add_step_run(rows.read_step(row))
+        unit.add_step_run(rows.read_step(row))
     for query in ("load_steps", "load_whole_steps"):
         for row in loaded.get(query, ()):
             step = rows.read_step(row)
-            world.add_step_run(step)
-            world.add_outputs(step.flow_id, step.step_id, rows.read_outputs(row))
+            unit.add_step_run(step)
+            unit.add_outputs(step.flow_id, step.step_id, rows.read_outputs(row))
 
 
-def _add_version(world: World, version: str, step_id: str, definition: str, defaults: WorkDefaults) -> None:
-    if not world.knows_version(version):
+def _add_version(unit: UnitOfWork, version: str, step_id: str, definition: str, defaults: WorkDefaults) -> None:
+    if not unit.knows_version(version):
         parsed = StepDefinition.model_validate_json(definition)
-        world.add_version(version, StepVersion.of(step_id, parsed, defaults, version))
+        unit.add_version(version, StepVersion.of(step_id, parsed, defaults, version))
 
 
-def _add_register(world: World, needs: Needs, found: list[Any], defaults: WorkDefaults) -> None:
+def _add_register(unit: UnitOfWork, needs: ReadSet, found: list[Any], defaults: WorkDefaults) -> None:
     """A row for each step, or one with the revision alone: then that is known already, or there are no steps."""
     if not found:
         return
@@ -152,30 +152,30 @@ def _add_register(world: World, needs: Needs, found: list[Any], defaults: WorkDe
     versions = [row[2] for row in found if row[2] is not None]
     for _, step_id, version, definition in found:
         if version is not None:
-            _add_version(world, version, step_id, definition, defaults)
-    world.add_register(revision, None if str(revision) in needs.registers else versions)
+            _add_version(unit, version, step_id, definition, defaults)
+    unit.add_register(revision, None if str(revision) in needs.registers else versions)
 
 
-def _note_missing(world: World, needs: Needs) -> None:
+def _note_missing(unit: UnitOfWork, needs: ReadSet) -> None:
     """What was asked for and not found does not exist: deciding it again would ask in vain."""
     for work_id in needs.work:
-        world.add_work(work_id, None)
+        unit.add_work(work_id, None)
     for flow_id in needs.flows:
-        world.add_flow(flow_id, None)
+        unit.add_flow(flow_id, None)
     for step_id in needs.steps:
-        world.add_current(step_id, None)
+        unit.add_current(step_id, None)
     for call_id in needs.calls:
-        world.add_call(call_id, None)
+        unit.add_call(call_id, None)
     for shelf, keys in (
-        (world.schedules, needs.schedules),
-        (world.gates, needs.gates),
-        (world.approvals, needs.approvals),
-        (world.keys, needs.keys),
-        (world.kept_policies, needs.policies),
-        (world.subscriptions, needs.subscriptions),
-        (world.deliveries, needs.deliveries),
+        (unit.schedules, needs.schedules),
+        (unit.gates, needs.gates),
+        (unit.approvals, needs.approvals),
+        (unit.keys, needs.keys),
+        (unit.kept_policies, needs.policies),
+        (unit.subscriptions, needs.subscriptions),
+        (unit.deliveries, needs.deliveries),
     ):
         for key in keys:
             shelf.add(key, None)
     for step_id in needs.rates:
-        world.rates.add(step_id, SentTimes())
+        unit.rates.add(step_id, SentTimes())

@@ -51,11 +51,11 @@ def _own(path: Path) -> Iterator[None]:
 
 
 async def _migrate_shared(dsn: str, now: int) -> Migrated:
-    from counterfoil.store.postgres.connection import FAULTS, Access, Gate, explain  # noqa: PLC0415
+    from counterfoil.store.postgres.connection import FAULTS, Access, Connector, explain  # noqa: PLC0415
     from counterfoil.store.postgres.migrations import SCHEMA_VERSION, migrate  # noqa: PLC0415
 
     access = Access(dsn, 0)
-    connection = await Gate(access).connect()
+    connection = await Connector(access).connect()
     try:
         await refuse_while_served(connection, SCHEMA_VERSION)
         return Migrated(await migrate(connection, now), SCHEMA_VERSION)

@@ -71,7 +71,7 @@ class Unreachable(StoreFailure):
     """Nobody answers there, or somebody who is just going or coming: what was connected to it is lost as well."""
 
 
-class Gate:
+class Connector:
     """When a server that could not be reached is tried again: soon, then less and less often.
 
     Until then everybody is refused at once: a lost database must cost nobody a wait, nor be stormed when it is back.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.maintenance.copying import Digest, Fingerprint, Source, Table, Watch
-from counterfoil.store.postgres.connection import AGAIN, FAULTS, Access, Connection, Gate, explain
+from counterfoil.store.postgres.connection import AGAIN, FAULTS, Access, Connection, Connector, explain
 from counterfoil.store.postgres.migrations import migrate
 from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.protocol import Row
@@ -49,7 +49,7 @@ _COLUMNS = """
 async def copy(source: Source, dsn: str, now: int, secret: str | None, watch: Watch) -> dict[str, Fingerprint]:
     """What each table holds, on both sides, after everything was copied; raises StoreFailure."""
     access = Access(dsn, 0)
-    connection = await Gate(access).connect()
+    connection = await Connector(access).connect()
     try:
         transaction = connection.transaction()
         await transaction.start()

@@ -9,7 +9,7 @@ from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.store.doctor.examination import CHUNK, Examination, FlowRows, lost_events, wrong_version
 from counterfoil.store.doctor.rules import Finding
 from counterfoil.store.group_commit.commit import StoreFailure
-from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Gate, explain
+from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Connector, explain
 from counterfoil.store.postgres.migrations import SCHEMA_VERSION, found_version
 from counterfoil.store.postgres.statements import COORDINATION, QUERIES
 
@@ -34,7 +34,7 @@ def examine(dsn: str, defaults: WorkDefaults | None = None) -> list[Finding]:
 
 
 async def _visit(access: Access, defaults: WorkDefaults) -> list[Finding]:
-    connection = await Gate(access).connect()
+    connection = await Connector(access).connect()
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             return await _examine(connection, access, defaults)

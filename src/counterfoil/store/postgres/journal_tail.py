@@ -19,7 +19,7 @@ COLUMNS = 5
 """Columns of an entry; behind them stand the oldest transaction that runs, and the one that begins next."""
 
 
-class Tail:
+class JournalTail:
     """Remembers holes: the number before each, and the first transaction that began after it was seen."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from counterfoil.store.group_commit.commit import StoreFailure
-from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Gate, explain
+from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Connector, explain
 
 CHANNEL = "counterfoil"
 CHECK_SECONDS = 5.0
@@ -27,7 +27,7 @@ class Listener:
     channel = CHANNEL
 
     def __init__(self, access: Access, heard: Callable[[str], None]) -> None:
-        self._gate = Gate(access)
+        self._connector = Connector(access)
         self._heard = heard
         self._task: asyncio.Task[None] | None = None
 
@@ -43,7 +43,7 @@ class Listener:
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(StoreFailure):
-                connection = await self._gate.connect()
+                connection = await self._connector.connect()
                 try:
                     reason = await self._listen(connection)
                 except FAULTS as error:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Set as AbstractSet
 
 
-class InHand:
+class LocalLocks:
     """Work items by id, each with the end of the batch that has it."""
 
     def __init__(self) -> None:

@@ -25,18 +25,18 @@ from asyncpg import DivisionByZeroError
 
 from counterfoil.domain.journal.events import EventType
 from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.kinds.loading import LOADS, fill
 from counterfoil.store.kinds.writing import Write, writes_of
 from counterfoil.store.postgres.connection import AGAIN, FAULTS, Connection, is_answer
 from counterfoil.store.postgres.statements import QUERIES, pack_keys, packed, proving
 from counterfoil.store.postgres.transaction import TRANSACTION_SECONDS, BeginAgain, Mark, Unanswered
-from counterfoil.store.unit_of_work.read_set import Needs, flow_of
-from counterfoil.store.unit_of_work.world import World
+from counterfoil.store.unit_of_work.read_set import ReadSet, flow_of
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 KINDS = frozenset({"work", "steps", "registers"})
-"""Needs that can be read without a lock: the write proves what was read of work, and the register is never locked to be
+"""Kinds that can be read without a lock: the write proves what was read of work, and the register is never locked to be
 read."""
 LATER_KINDS = KINDS | {"flow_steps", "inputs", "plans", "versions"}
 """What may be missed on the way: steps of flows whose revision was seen before, and what never changes."""
@@ -48,46 +48,46 @@ MOST_READS = 4
 """Who misses more than this is better off with locks, and without surprises."""
 
 
-async def decide_unlocked(connection: Connection, batch: Batch, memory: Memory, defaults: WorkDefaults) -> bool:
+async def decide_unlocked(connection: Connection, batch: Batch, memory: OpenFlowCache, defaults: WorkDefaults) -> bool:
     """Whether the batch is decided, in a way that its write will prove right."""
-    world = batch.world
-    missed: Needs | None = batch.needs
+    unit = batch.unit
+    missed: ReadSet | None = batch.needs
     if not batch.needs.are_only(KINDS) or batch.needs.are_only(()):  # who needs nothing wants to see a transaction
         return False
     remembered: set[str] = set()
     for _ in range(MOST_READS):
         assert missed is not None
-        seen = set(world.revisions)
-        left = memory.recall(world, missed)
-        remembered |= world.revisions.keys() - seen
-        if not await _read(connection, world, left, defaults):
+        seen = set(unit.revisions)
+        left = memory.recall(unit, missed)
+        remembered |= unit.revisions.keys() - seen
+        if not await _read(connection, unit, left, defaults):
             break
         missed = batch.decide()
         if missed is None:
-            if _can_be_proved(world, remembered):
+            if _can_be_proved(unit, remembered):
                 return True
             break
-        if not missed.are_only(LATER_KINDS) or not world.revisions.keys() >= set(map(flow_of, missed.flow_steps)):
+        if not missed.are_only(LATER_KINDS) or not unit.revisions.keys() >= set(map(flow_of, missed.flow_steps)):
             break
     memory.take_out(remembered)
     batch.restart()  # somebody missed something, or was told something that no write would prove
     return False
 
 
-def _can_be_proved(world: World, remembered: set[str]) -> bool:
-    changes = world.changes
+def _can_be_proved(unit: UnitOfWork, remembered: set[str]) -> bool:
+    changes = unit.changes
     if not changes.any():
         return not remembered
     changed = changes.touched()
     return (
         changed >= remembered
-        and not changed.isdisjoint(world.revisions)
-        and (not (journaled := changes.journaled()) or not journaled.isdisjoint(world.revisions))  # see _mark
+        and not changed.isdisjoint(unit.revisions)
+        and (not (journaled := changes.journaled()) or not journaled.isdisjoint(unit.revisions))  # see _mark
         and not (changes.current or changes.plans or changes.changes_controls)
     )
 
 
-async def _read(connection: Connection, world: World, needs: Needs, defaults: WorkDefaults) -> bool:
+async def _read(connection: Connection, unit: UnitOfWork, needs: ReadSet, defaults: WorkDefaults) -> bool:
     """Read what is not remembered; False if it shows that what is remembered is out of date."""
     if needs.are_only(()):
         return True
@@ -97,22 +97,22 @@ async def _read(connection: Connection, world: World, needs: Needs, defaults: Wo
             text = packed(QUERIES[query])
             loaded[query] = await connection.fetch(text, pack_keys(keys), timeout=TRANSACTION_SECONDS)
     revisions = {row[FLOW_ID]: row[REVISION] for row in loaded.get("load_work", ())}
-    for flow_id in world.revisions.keys() & revisions.keys():
-        if world.revisions[flow_id] != revisions[flow_id]:
+    for flow_id in unit.revisions.keys() & revisions.keys():
+        if unit.revisions[flow_id] != revisions[flow_id]:
             return False
-    world.revisions.update(revisions)
-    fill(world, needs, loaded, defaults)
+    unit.revisions.update(revisions)
+    fill(unit, needs, loaded, defaults)
     return True
 
 
-async def write_decided(connection: Connection, batch: Batch, memory: Memory) -> None:
+async def write_decided(connection: Connection, batch: Batch, memory: OpenFlowCache) -> None:
     """Write a batch that was decided without locks. Raises BeginAgain, Unanswered, or what the connection raises."""
-    world, changes = batch.world, batch.world.changes
+    unit, changes = batch.unit, batch.unit.changes
     if not changes.any():
         return
     claims = EventType.WORK_DISPATCHED in changes.kinds()
-    writes = sorted(writes_of(changes, world.revisions), key=lambda write: write.query not in LOCKING)
-    text, parameters = proving(writes, world.controls_revision, world.node_id if claims else None)
+    writes = sorted(writes_of(changes, unit.revisions), key=lambda write: write.query not in LOCKING)
+    text, parameters = proving(writes, unit.controls_revision, unit.node_id if claims else None)
     taken = memory.take_out(changes.touched())
     try:
         await connection.fetchval(text, *parameters, timeout=TRANSACTION_SECONDS)
@@ -123,11 +123,11 @@ async def write_decided(connection: Connection, batch: Batch, memory: Memory) ->
     except FAULTS as error:
         if is_answer(error):
             raise
-        raise Unanswered(_mark(world, writes)) from error
-    memory.learn(world, taken)
+        raise Unanswered(_mark(unit, writes)) from error
+    memory.learn(unit, taken)
 
 
-def _mark(world: World, writes: list[Write]) -> Mark | None:
+def _mark(unit: UnitOfWork, writes: list[Write]) -> Mark | None:
     """An entry of the journal that is about a flow which was there before; None: the batch wrote no entry at all."""
     entries = [entry for write in writes if write.query == "append_journal" for entry in write.rows]
-    return Mark(next(entry for entry in entries if entry[0] in world.revisions)) if entries else None
+    return Mark(next(entry for entry in entries if entry[0] in unit.revisions)) if entries else None

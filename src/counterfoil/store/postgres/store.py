@@ -10,7 +10,7 @@ import structlog
 
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.time import Clock
-from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.journal import MOST_EVENTS, READS, seen_entry, unpack_read
@@ -19,18 +19,18 @@ from counterfoil.store.postgres.connection import (
     PATIENCE_SECONDS,
     Access,
     Connection,
-    Gate,
+    Connector,
     close_connection,
     explain,
     is_answer,
     is_usable,
 )
-from counterfoil.store.postgres.journal_tail import Tail
+from counterfoil.store.postgres.journal_tail import JournalTail
 from counterfoil.store.postgres.listening import Listener
-from counterfoil.store.postgres.local_locks import InHand
+from counterfoil.store.postgres.local_locks import LocalLocks
 from counterfoil.store.postgres.migrations import migrate
 from counterfoil.store.postgres.statements import COORDINATION, first_of, page_of, with_parameters
-from counterfoil.store.postgres.watchdog import Pulse
+from counterfoil.store.postgres.watchdog import Watchdog
 from counterfoil.store.postgres.writer import Truce, Writer
 from counterfoil.store.protocol import LONG_BYTES, Page, Row, text_size
 
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 class PostgresStore:
-    """See store/protocol.py. Lost connections are opened anew by whoever needs them next, as the gate allows."""
+    """See store/protocol.py. Lost connections are opened anew by whoever needs them next, as the connector allows."""
 
     batches = 2
     """The server works on one batch while the node decides on another: with one at a time, each waits for the other."""
@@ -62,24 +62,24 @@ class PostgresStore:
         self.access = Access(dsn, statement_cache)
         self._clock = clock
         self._reader_count = readers
-        self._gate = Gate(self.access)
-        self._pulse = Pulse(self._gate)
+        self._connector = Connector(self.access)
+        self._watchdog = Watchdog(self._connector)
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._keeper: asyncio.Queue[Connection | None] = asyncio.Queue()
         """The one connection for leases and words: whoever reads slowly must not cost the node its lease."""
-        memory, truce = Memory(alone=False), Truce()
+        memory, truce = OpenFlowCache(alone=False), Truce()
         # A pooler may give another server to each trip of a statement that stands in no transaction.
         shortcuts = statement_cache > 0
         self._writers = [
-            Writer(self._connect, self._pulse, defaults, memory, truce, takes_shortcuts=shortcuts)
+            Writer(self._connect, self._watchdog, defaults, memory, truce, takes_shortcuts=shortcuts)
             for _ in range(self.batches)
         ]
         # Whose turn was last comes first: the server's process behind it has all that it needs at hand.
         self._idle_writers: asyncio.LifoQueue[Writer] = asyncio.LifoQueue()
         for writer in self._writers:
             self._idle_writers.put_nowait(writer)
-        self._in_hand = InHand()
-        self._tail = Tail()
+        self._in_hand = LocalLocks()
+        self._tail = JournalTail()
         self._columns: dict[str, int] = {}
         """How many columns the queries give that were asked for by pages."""
         self._listener = Listener(Access(listen_dsn or dsn, 0), self._hear)
@@ -92,15 +92,15 @@ class PostgresStore:
         self._closed, self._readers, self._keeper = False, asyncio.Queue(), asyncio.Queue()
         try:
             for writer in self._writers:
-                writer.connection = await self._gate.connect()
+                writer.connection = await self._connector.connect()
             first = self._writers[0].connection
             assert first is not None
             async with asyncio.timeout(STATEMENT_SECONDS):
                 await migrate(first, self._clock(), upgrade=False)
                 await self._look_at_server(first)
             for _ in range(self._reader_count):
-                self._readers.put_nowait(await self._gate.connect())
-            self._keeper.put_nowait(await self._gate.connect())
+                self._readers.put_nowait(await self._connector.connect())
+            self._keeper.put_nowait(await self._connector.connect())
         except FAULTS as error:
             await self.close()
             raise StoreFailure(f"{self.access.shown}: {explain(error)}") from error
@@ -108,7 +108,7 @@ class PostgresStore:
             await self.close()
             raise
         self._listener.start()
-        self._pulse.start()
+        self._watchdog.start()
 
     async def close(self) -> None:
         self._closed = True
@@ -117,8 +117,8 @@ class PostgresStore:
             connections += [pool.get_nowait() for _ in range(pool.qsize())]
             pool.put_nowait(None)  # for reads that wait for one: each finds the store closed, and passes it on
         await self._listener.stop()
-        await self._pulse.stop()
-        await self._gate.close()
+        await self._watchdog.stop()
+        await self._connector.close()
         connections += [writer.connection for writer in self._writers]
         for writer in self._writers:
             writer.connection = None
@@ -127,7 +127,7 @@ class PostgresStore:
     async def _connect(self) -> Connection:
         """A connection in the place of one that was lost; raises StoreFailure, soon."""
         self._check_open()
-        return await self._gate.connect(PATIENCE_SECONDS)
+        return await self._connector.connect(PATIENCE_SECONDS)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -212,7 +212,7 @@ class PostgresStore:
             pool.put_nowait(connection)
 
     async def _fetch_on(self, connection: Connection, text: str, values: tuple[Any, ...]) -> list[Any]:
-        with self._pulse.watch(connection):
+        with self._watchdog.watch(connection):
             async with asyncio.timeout(STATEMENT_SECONDS):
                 if self.access.statement_cache:
                     return list(await connection.fetch(text, *values))
@@ -271,7 +271,7 @@ class PostgresStore:
                 if await connection.fetchval("SELECT current_setting($1)", name) == "off":
                     log.warning("store_not_durable", setting=f"{name} = off", remedy="turn it on: commits may be lost")
             behind_pooler = await connection.fetchval("SELECT pg_backend_pid()") != connection.get_server_pid()
-        self._pulse.pooled = behind_pooler
+        self._watchdog.pooled = behind_pooler
         if behind_pooler and self.access.statement_cache:
             log.warning(
                 "store_behind_pooler",

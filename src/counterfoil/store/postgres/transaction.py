@@ -23,7 +23,7 @@ from typing import Any
 
 from counterfoil.domain.journal.events import EventType
 from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.group_commit.commit import GuardRefused, StoreFailure
 from counterfoil.store.kinds.loading import KEYS, LOADS, fill, need_more
@@ -37,7 +37,7 @@ from counterfoil.store.postgres.statements import (
     packed,
     with_parameters,
 )
-from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.read_set import ReadSet
 
 TRANSACTION_SECONDS = 10.0
 """A transaction that takes longer than this, or whose commit does, is given up, though the server be there: those whose
@@ -86,16 +86,18 @@ def begin_statement(guard: int) -> str:
     )
 
 
-async def execute(connection: Connection, batch: Batch, defaults: WorkDefaults, begin: str, memory: Memory) -> None:
+async def execute(
+    connection: Connection, batch: Batch, defaults: WorkDefaults, begin: str, memory: OpenFlowCache
+) -> None:
     """The whole transaction of a batch. Raises BeginAgain, Unanswered, or what the connection raises."""
     try:
         async with asyncio.timeout(TRANSACTION_SECONDS):
             await connection.execute(begin)
             await _decide(connection, batch, defaults, memory)
-            if not batch.world.changes.any():
+            if not batch.unit.changes.any():
                 await connection.execute("ROLLBACK")
                 return
-            taken = memory.take_out(batch.world.changes.touched() | batch.world.changes.pruned.ids)
+            taken = memory.take_out(batch.unit.changes.touched() | batch.unit.changes.pruned.ids)
             mark = await _write(connection, batch)
     except AGAIN as error:
         await _roll_back(connection)
@@ -104,28 +106,28 @@ async def execute(connection: Connection, batch: Batch, defaults: WorkDefaults, 
         await _roll_back(connection)
         raise
     await _commit(connection, mark)
-    memory.learn(batch.world, taken)
+    memory.learn(batch.unit, taken)
 
 
-async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults, memory: Memory) -> None:
-    missed: Needs | None = batch.needs
+async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults, memory: OpenFlowCache) -> None:
+    missed: ReadSet | None = batch.needs
     first = True
-    locked = batch.world.revisions
+    locked = batch.unit.revisions
     while missed is not None:
         locked.update(await _lock(connection, missed, wait=first))
         for find in missed.finds:
             text, parameters = with_parameters(find.query, dict(find.parameters))
-            batch.world.add_found(find, [tuple(row) for row in await connection.fetch(text, *parameters)])
-        missed = memory.recall(batch.world, missed, locked)
+            batch.unit.add_found(find, [tuple(row) for row in await connection.fetch(text, *parameters)])
+        missed = memory.recall(batch.unit, missed, locked)
         loaded = await _load(connection, missed)
         if not locked.keys() >= _flows_of(loaded):
             raise BeginAgain("a flow began after its lock was looked for: what is seen of it may change at any moment")
-        fill(batch.world, missed, loaded, defaults)
+        fill(batch.unit, missed, loaded, defaults)
         missed = batch.decide()
         first = False
 
 
-async def _lock(connection: Connection, needs: Needs, *, wait: bool) -> dict[str, int]:
+async def _lock(connection: Connection, needs: ReadSet, *, wait: bool) -> dict[str, int]:
     """Take the locks; returns the flows that there are, with their revisions."""
     flows, locked = needs.changing_flows(), dict[str, int]()
     if flows or needs.work:
@@ -164,7 +166,7 @@ async def _lock_schedules(connection: Connection, wanted: set[str], *, wait: boo
         raise BeginAgain("a schedule was made after its lock was looked for")
 
 
-async def _load(connection: Connection, needs: Needs) -> dict[str, list[Any]]:
+async def _load(connection: Connection, needs: ReadSet) -> dict[str, list[Any]]:
     """Everything that the batch asked for, by query."""
     found: list[str] = []
     for query, keys_of in KEYS.items():
@@ -193,16 +195,16 @@ async def _fetch(connection: Connection, text: str, *keys: set[str]) -> list[Any
 
 async def _write(connection: Connection, batch: Batch) -> Mark | None:
     """All changes in one statement; its guards must have held for every row."""
-    changes = batch.world.changes
+    changes = batch.unit.changes
     if EventType.WORK_DISPATCHED in changes.kinds():
-        alive = await connection.fetch(COORDINATION["check_leases"], [batch.world.node_id])
+        alive = await connection.fetch(COORDINATION["check_leases"], [batch.unit.node_id])
         if not alive:
             raise LeaseLost("this node's lease has lapsed: it claims nothing until it has a new one")
     if changes.current:
         await connection.fetch(COORDINATION["lock_register"])
     if changes.changes_controls:
         _check_controls(batch, await connection.fetchval(COORDINATION["lock_controls"]))
-    writes = list(writes_of(changes, batch.world.revisions))
+    writes = list(writes_of(changes, batch.unit.revisions))
     text, parameters = combined(writes)
     told = await connection.fetchrow(text, *parameters)
     assert told is not None
@@ -216,8 +218,8 @@ async def _write(connection: Connection, batch: Batch) -> Mark | None:
 
 def _check_controls(batch: Batch, revision: int) -> None:
     """Nobody writes who has decided by other policies than those in force."""
-    if revision != batch.world.controls_revision:
-        batch.world.forget_controls()
+    if revision != batch.unit.controls_revision:
+        batch.unit.forget_controls()
         raise BeginAgain("policies or subscriptions have changed meanwhile")
 
 

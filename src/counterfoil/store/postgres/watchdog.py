@@ -19,7 +19,7 @@ from counterfoil.store.postgres.connection import (
     FAULTS,
     PATIENCE_SECONDS,
     Connection,
-    Gate,
+    Connector,
     Unreachable,
     close_connection,
     explain,
@@ -55,11 +55,11 @@ class _Watch:
         self._waiting.pop(self._connection, None)
 
 
-class Pulse:
+class Watchdog:
     """Runs beside the store from ``start`` to ``stop``."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
         self.pooled = False
         """Between us and the server is a pooler, by which the server cannot tell which connection is ours: then it is
         only asked whether anybody answers."""
@@ -68,7 +68,7 @@ class Pulse:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="pulse")
+        self._task = asyncio.create_task(self._run(), name="watchdog")
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -122,7 +122,7 @@ class Pulse:
 
     async def _ask(self, pids: list[int]) -> dict[int, Any]:
         """Which of the server's processes are there, and since when each has been waiting for us, if it does."""
-        connection = await self._gate.connect(PATIENCE_SECONDS)
+        connection = await self._connector.connect(PATIENCE_SECONDS)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 if self.pooled:

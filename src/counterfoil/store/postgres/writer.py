@@ -17,14 +17,14 @@ import structlog
 from asyncpg import ReadOnlySQLTransactionError
 
 from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.group_commit.commit import CommitUnknown, GuardRefused, StoreFailure
 from counterfoil.store.postgres.connection import FAULTS, Connection, explain, is_answer
 from counterfoil.store.postgres.optimistic import decide_unlocked, write_decided
 from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.transaction import BeginAgain, LeaseLost, Mark, Unanswered, begin_statement, execute
-from counterfoil.store.postgres.watchdog import Pulse
+from counterfoil.store.postgres.watchdog import Watchdog
 
 TRIES = 20
 """How often a batch is begun again because other nodes were in its way, before it is given up as unavailable."""
@@ -53,16 +53,16 @@ class Writer:
     def __init__(
         self,
         connect: Callable[[], Awaitable[Connection]],
-        pulse: Pulse,
+        watchdog: Watchdog,
         defaults: WorkDefaults,
-        memory: Memory,
+        memory: OpenFlowCache,
         truce: Truce,
         *,
         takes_shortcuts: bool,
     ) -> None:
         self._connect = connect
         self._memory = memory
-        self._pulse = pulse
+        self._watchdog = watchdog
         self._defaults = defaults
         self._truce = truce
         self._takes_shortcuts = takes_shortcuts
@@ -81,7 +81,7 @@ class Writer:
                 connection = await self._reconnect()
                 reconnected = True
             try:
-                with self._pulse.watch(connection):
+                with self._watchdog.watch(connection):
                     await self._execute_on(connection, batch)
                 self._truce.until = 0.0
                 return
@@ -138,7 +138,7 @@ class Writer:
         """
         connection = await self._connect()
         try:
-            with self._pulse.watch(connection):
+            with self._watchdog.watch(connection):
                 async with asyncio.timeout(READ_BACK_SECONDS):
                     await connection.execute(self._begin)
                     if mark.seq is None:

@@ -28,7 +28,7 @@ sqlite3.register_adapter(NoneType, lambda null: null)
 times as long as for a number; a third of all values are nulls."""
 
 
-class Connection(aiosqlite.Connection):
+class SqliteConnection(aiosqlite.Connection):
     """An aiosqlite connection that can run one function with several statements in its thread.
 
     A batch is one trip to the thread instead of one for each statement: under load a trip costs more than a statement.
@@ -51,17 +51,17 @@ class Connection(aiosqlite.Connection):
         return future
 
 
-async def open_writer(path: Path) -> Connection:
+async def open_writer(path: Path) -> SqliteConnection:
     """The one connection that writes: write-ahead log, every commit flushed before it counts."""
     return await _open(path, "rwc", _prepare_writer)
 
 
-async def open_reader(path: Path) -> Connection:
+async def open_reader(path: Path) -> SqliteConnection:
     """A connection that only reads; with the write-ahead log it never blocks the writer."""
     return await _open(path, "ro", _prepare_reader)
 
 
-async def _open(path: Path, mode: str, prepare: Callable[[sqlite3.Connection], None]) -> Connection:
+async def _open(path: Path, mode: str, prepare: Callable[[sqlite3.Connection], None]) -> SqliteConnection:
     """An opening that is cancelled is finished and undone: its thread must not outlive the loop that it reports to."""
     opening = asyncio.ensure_future(_connect(path, mode, prepare))
     try:
@@ -72,7 +72,7 @@ async def _open(path: Path, mode: str, prepare: Callable[[sqlite3.Connection], N
         raise
 
 
-async def _connect(path: Path, mode: str, prepare: Callable[[sqlite3.Connection], None]) -> Connection:
+async def _connect(path: Path, mode: str, prepare: Callable[[sqlite3.Connection], None]) -> SqliteConnection:
     uri = f"file:{quote(str(path))}?mode={mode}"
 
     def connect() -> sqlite3.Connection:
@@ -86,7 +86,7 @@ async def _connect(path: Path, mode: str, prepare: Callable[[sqlite3.Connection]
             raise
         return connection
 
-    connection = Connection(connect, iter_chunk_size=64)
+    connection = SqliteConnection(connect, iter_chunk_size=64)
     try:
         await connection
     except sqlite3.Error as error:

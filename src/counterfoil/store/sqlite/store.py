@@ -14,12 +14,12 @@ import structlog
 
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.time import Clock
-from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.journal import READS, seen_entry, unpack_read
 from counterfoil.store.protocol import Page, Row, text_size
-from counterfoil.store.sqlite.connection import Connection, open_reader, open_writer
+from counterfoil.store.sqlite.connection import SqliteConnection, open_reader, open_writer
 from counterfoil.store.sqlite.lock import take_lock
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION, migrate
 from counterfoil.store.sqlite.receipt_checks import note_receipt_secret
@@ -48,11 +48,11 @@ class SqliteStore:
         self._clock = clock
         self._defaults = defaults
         self._reader_count = readers
-        self._writer: Connection | None = None
-        self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
+        self._writer: SqliteConnection | None = None
+        self._readers: asyncio.Queue[SqliteConnection | None] = asyncio.Queue()
         self._closed = True
         self._lock: int | None = None
-        self._memory = Memory(alone=True)
+        self._memory = OpenFlowCache(alone=True)
         self.heard: Callable[[str], None] = lambda message: None
 
     async def open(self) -> None:
@@ -160,10 +160,10 @@ class SqliteStore:
         writer = self._writer or await self._open_writer()
         await writer.run(note_receipt_secret, check, dropped, now)
 
-    async def _open_writer(self) -> Connection:
+    async def _open_writer(self) -> SqliteConnection:
         self._check_open()
         self._writer = await open_writer(self.path)
-        self._memory = Memory(alone=True)  # the file may have been replaced
+        self._memory = OpenFlowCache(alone=True)  # the file may have been replaced
         return self._writer
 
     async def _drop_if_broken(self, failure: StoreFailure) -> None:

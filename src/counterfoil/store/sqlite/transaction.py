@@ -17,13 +17,13 @@ from typing import Any
 import orjson
 
 from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.store.cache.open_flows import Memory
+from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.group_commit.commit import GuardRefused
 from counterfoil.store.kinds.loading import KEYS, LOADS, fill, need_more
 from counterfoil.store.kinds.writing import Write, writes_of
 from counterfoil.store.queries import load_queries
-from counterfoil.store.unit_of_work.read_set import Needs
+from counterfoil.store.unit_of_work.read_set import ReadSet
 
 QUERIES = load_queries("counterfoil.store.sqlite")
 MOST_ROWS = 64
@@ -33,24 +33,24 @@ Statement = tuple[str, list[Any], int | None]
 """SQL, its parameters, and how many rows it must have changed (None: any number)."""
 
 
-def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults, memory: Memory) -> None:
+def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults, memory: OpenFlowCache) -> None:
     """The whole transaction of a batch, in the writer's thread. What the memory holds need not be loaded."""
     _rollback(connection)  # a batch that failed midway may have left one open
     connection.execute("BEGIN IMMEDIATE")
     try:
-        missed: Needs | None = batch.needs
+        missed: ReadSet | None = batch.needs
         while missed is not None:
             for find in missed.finds:
                 rows = connection.execute(QUERIES[find.query], dict(find.parameters)).fetchall()
-                batch.world.add_found(find, rows)
-            missed = memory.recall(batch.world, missed)
-            fill(batch.world, missed, _read(connection, missed), defaults)
+                batch.unit.add_found(find, rows)
+            missed = memory.recall(batch.unit, missed)
+            fill(batch.unit, missed, _read(connection, missed), defaults)
             missed = batch.decide()
-        changes = batch.world.changes
+        changes = batch.unit.changes
         if changes.any():
             taken = memory.take_out(changes.touched() | changes.pruned.ids)
             _write(connection, (statement for write in writes_of(changes) for statement in _bulk(write)))
-            memory.learn(batch.world, taken)
+            memory.learn(batch.unit, taken)
         else:
             connection.execute("ROLLBACK")
     except BaseException:
@@ -74,7 +74,7 @@ def write_probe(connection: sqlite3.Connection) -> None:
         raise
 
 
-def _read(connection: sqlite3.Connection, needs: Needs) -> dict[str, list[Any]]:
+def _read(connection: sqlite3.Connection, needs: ReadSet) -> dict[str, list[Any]]:
     """Everything that the batch asked for, by query."""
 
     def load(query: str, keys: Iterable[str]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The part of a batch's world that guards: gates, approvals, keys, and the policies in force."""
+"""The part of a batch's unit that guards: gates, approvals, keys, and the policies in force."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from counterfoil.domain.policies.controls import Controls, KeptPolicy
 from counterfoil.domain.policies.policy_set import PolicySet
 from counterfoil.domain.records import Approval, Gate, KeyOwner, Record
 from counterfoil.domain.subscriptions.definitions import Audience, Delivery
-from counterfoil.store.cache.definitions import Known
+from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.loaded import Loaded
-from counterfoil.store.unit_of_work.read_set import Needs, NotLoaded, step_key
+from counterfoil.store.unit_of_work.read_set import NotLoaded, ReadSet, step_key
 from counterfoil.store.unit_of_work.shelf import Shelf
 
 R = TypeVar("R", bound=Record)
@@ -21,13 +21,13 @@ R = TypeVar("R", bound=Record)
 class Guarded(Loaded):
     """Gates and approvals change by events, as all records do; keys and policies are put."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: DefinitionCache) -> None:
         super().__init__(known)
         self.changes = Changes()
         self._controls: Controls | None = known.controls
         """As they were when the batch began: it decides by the same ones from the first command to the last."""
 
-    def want_controls(self, needs: Needs) -> None:
+    def want_controls(self, needs: ReadSet) -> None:
         """Every batch knows what guards and who is told: nobody writes who has not seen it."""
         if self._controls is None:
             needs.controls.add("-1")
@@ -82,7 +82,7 @@ class Guarded(Loaded):
         return self.controls().policies
 
     def audience(self) -> Audience:
-        """Who is told of what. Nobody, in a world that has never heard of controls."""
+        """Who is told of what. Nobody, in a unit that has never heard of controls."""
         return {} if self._controls is None else self.controls().audience
 
     def draft_gate(self, flow_id: str, step_id: str) -> Gate:

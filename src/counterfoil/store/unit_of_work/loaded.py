@@ -22,7 +22,7 @@ from counterfoil.domain.schedules import Schedule
 from counterfoil.domain.steps.checks import Findings
 from counterfoil.domain.steps.register import Register
 from counterfoil.domain.subscriptions.definitions import Delivery, Subscription
-from counterfoil.store.cache.definitions import Known
+from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.unit_of_work.rates import Rates
 from counterfoil.store.unit_of_work.read_set import Find
 from counterfoil.store.unit_of_work.shelf import Shelf
@@ -31,7 +31,7 @@ from counterfoil.store.unit_of_work.shelf import Shelf
 class Loaded:
     """What was loaded first stays: a later load must not undo what the batch has decided meanwhile."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: DefinitionCache) -> None:
         self._known = known
         self._flows: dict[str, Flow | None] = {}
         self._steps: dict[tuple[str, str], StepRun] = {}

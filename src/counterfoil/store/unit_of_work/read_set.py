@@ -36,7 +36,7 @@ def flow_of(key: str) -> str:
     return key.partition(_BETWEEN)[0]
 
 
-class Needs:
+class ReadSet:
     """Keys of what a batch must load, collected over its commands. Of most kinds there are none, and no set is made."""
 
     work: set[str]
@@ -90,12 +90,12 @@ class Needs:
         return keys
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Needs) and self._needed() == other._needed()
+        return isinstance(other, ReadSet) and self._needed() == other._needed()
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __repr__(self) -> str:
-        return f"Needs({', '.join(f'{kind}={keys}' for kind, keys in self._needed().items())})"
+        return f"ReadSet({', '.join(f'{kind}={keys}' for kind, keys in self._needed().items())})"
 
     def _needed(self) -> dict[str, set[Any]]:
         return {kind: keys for kind, keys in vars(self).items() if keys}
@@ -104,15 +104,15 @@ class Needs:
         """Whether nothing is needed but things of these kinds."""
         return not any(keys for kind, keys in vars(self).items() if keys and kind not in kinds)
 
-    def include(self, others: Needs) -> None:
+    def include(self, others: ReadSet) -> None:
         """Need what others need, too."""
         for kind, keys in vars(others).items():
             if keys:
                 getattr(self, kind).update(keys)
 
-    def with_work(self, work: set[str]) -> Needs:
+    def with_work(self, work: set[str]) -> ReadSet:
         """The same needs, but for other work items."""
-        return Needs(**{**vars(self), "work": work})
+        return ReadSet(**{**vars(self), "work": work})
 
     def changing_flows(self) -> set[str]:
         """The flows of which something is needed that may change, as far as their ids are known."""
@@ -123,7 +123,7 @@ class Needs:
         return found
 
 
-_KINDS = frozenset(Needs.__annotations__)
+_KINDS = frozenset(ReadSet.__annotations__)
 
 
 class NotLoaded(Exception):

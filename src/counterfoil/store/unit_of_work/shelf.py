@@ -1,4 +1,4 @@
-"""Records of one kind in the world of a batch: those that were loaded, and the drafts of the present command."""
+"""Records of one kind in the unit of work: those that were loaded, and the drafts of the present command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Shelf(Generic[R]):
         self._kind = kind
         """What they are called, among the needs as among the changes."""
         self._touched = touched
-        """The shelves of a world on which the present command has put something."""
+        """The shelves of a unit on which the present command has put something."""
         self._records: dict[str, R | None] = {}
         self.drafts: dict[str, R | None] = {}
 

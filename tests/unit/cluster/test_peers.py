@@ -15,9 +15,9 @@ import pytest
 
 from counterfoil.domain.work.receipts import Receipts
 from counterfoil.engine.cluster.lease import Lease
-from counterfoil.engine.cluster.neighbours import BUSY_SECONDS, MANY_FLOWS, MOST_FLOWS, Neighbours
+from counterfoil.engine.cluster.peers import BUSY_SECONDS, MANY_FLOWS, MOST_FLOWS, Peers
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.queries.feed import Feed, Subscription
+from counterfoil.engine.queries.feed import Feed, FeedReader
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.listening import CHANNEL
 from counterfoil.store.postgres.store import PostgresStore
@@ -35,7 +35,7 @@ LONG = 10.0
 
 @dataclass
 class Node:
-    """What of a node talks to its neighbours."""
+    """What of a node talks to its peers."""
 
     name: str
     store: PostgresStore
@@ -46,9 +46,9 @@ class Node:
     def __post_init__(self) -> None:
         context = EngineContext(Receipts([b"secret"]), node_id=self.name)
         self.lease = Lease(self.store, context, 60_000)
-        self.neighbours = Neighbours(self.store, context, self.lease, self.feed)
-        self.neighbours.room_for = lambda steps: self.rooms.append(list(steps))
-        self.neighbours.due = self._count
+        self.peers = Peers(self.store, context, self.lease, self.feed)
+        self.peers.room_for = lambda steps: self.rooms.append(list(steps))
+        self.peers.due = self._count
 
     def _count(self) -> None:
         self.dues += 1
@@ -80,7 +80,7 @@ async def nodes(proxy: Proxy) -> AsyncIterator[tuple[Node, Node]]:
     await until_they_listen(pair)
     yield pair[0], pair[1]
     for node in pair:
-        await node.neighbours.stop()
+        await node.peers.stop()
         await node.store.close()
 
 
@@ -89,12 +89,12 @@ async def until_they_listen(pair: list[Node]) -> None:
 
     async def all_hear() -> bool:
         for node in pair:
-            node.neighbours.tell(due=True)
+            node.peers.tell(due=True)
         return all(node.dues for node in pair)
 
     await eventually(all_hear, what="ears")
     for node in pair:
-        await node.neighbours.finish()
+        await node.peers.finish()
     await heard_all(*pair)
     for node in pair:
         node.rooms.clear()
@@ -105,7 +105,7 @@ async def heard_all(*nodes: Node) -> None:
     """Whatever these have said before has been heard: words come in their order."""
     mark = orjson.dumps({"from": "somebody", "flows": [], "steps": ["the mark"], "due": False}).decode()
     for node in nodes:
-        await node.neighbours.finish()
+        await node.peers.finish()
     await nodes[0].store.notify(mark)
     for node in nodes:
         await eventually(partial(has_heard, node, "the mark"), what="the mark")
@@ -116,7 +116,7 @@ def has_heard(node: Node, step_id: str) -> bool:
     return any(step_id in room for room in node.rooms)
 
 
-async def rung(subscription: Subscription, within: float = LONG) -> bool:
+async def rung(subscription: FeedReader, within: float = LONG) -> bool:
     waiting = asyncio.create_task(subscription.wait(2 * LONG))
     done, _ = await asyncio.wait({waiting}, timeout=within)
     waiting.cancel()
@@ -130,7 +130,7 @@ Words = list[dict[str, Any]]
 async def test_a_flow_that_changed_rings_for_whoever_reads_it_elsewhere(nodes: Pair) -> None:
     one, two = nodes
     with two.feed.subscribe("flow") as of_flow, two.feed.subscribe(None) as of_all, two.feed.subscribe("x") as other:
-        one.neighbours.tell(flows=["flow"])
+        one.peers.tell(flows=["flow"])
         assert await rung(of_flow)
         assert await rung(of_all)
         await heard_all(*nodes)
@@ -139,10 +139,10 @@ async def test_a_flow_that_changed_rings_for_whoever_reads_it_elsewhere(nodes: P
 
 async def test_room_and_due_work_are_told(nodes: Pair) -> None:
     one, two = nodes
-    one.neighbours.tell(steps=["b", "a"])
+    one.peers.tell(steps=["b", "a"])
     await eventually(lambda: two.rooms, what="word of the room")
     assert (two.rooms, two.dues) == ([["a", "b"]], 0)
-    one.neighbours.tell(due=True)
+    one.peers.tell(due=True)
     await eventually(lambda: two.dues, what="word of due work")
     assert (two.rooms, two.dues) == ([["a", "b"]], 1)
 
@@ -150,7 +150,7 @@ async def test_room_and_due_work_are_told(nodes: Pair) -> None:
 async def test_nobody_minds_its_own_words(nodes: Pair) -> None:
     one, _ = nodes
     with one.feed.subscribe("flow") as subscription:
-        one.neighbours.tell(flows=["flow"], steps=["step"], due=True)
+        one.peers.tell(flows=["flow"], steps=["step"], due=True)
         await heard_all(*nodes)
         assert not await rung(subscription, A_MOMENT)
     assert (one.rooms, one.dues) == ([], 0)
@@ -160,7 +160,7 @@ async def test_what_is_told_in_one_moment_is_one_word(nodes: Pair, spoken: Words
     one, two = nodes
     spoken.clear()
     for number in range(50):
-        one.neighbours.tell(flows=[f"flow-{number % 5}"], steps=["step"] if number == 7 else [], due=number == 9)
+        one.peers.tell(flows=[f"flow-{number % 5}"], steps=["step"] if number == 7 else [], due=number == 9)
     await eventually(lambda: two.dues, what="the word")
     await eventually(lambda: spoken, what="the word")
     flows = [f"flow-{number}" for number in range(5)]
@@ -170,7 +170,7 @@ async def test_what_is_told_in_one_moment_is_one_word(nodes: Pair, spoken: Words
 async def test_what_is_told_while_a_word_is_said_is_said_after_it(nodes: Pair, spoken: Words) -> None:
     one, two = nodes
     for number in range(20):
-        one.neighbours.tell(steps=[f"step-{number}"])
+        one.peers.tell(steps=[f"step-{number}"])
         await eventually(partial(has_heard, two, f"step-{number}"), what="the word")
     assert sorted({step for room in two.rooms for step in room}) == sorted(f"step-{number}" for number in range(20))
 
@@ -180,9 +180,9 @@ async def test_alone_a_node_says_nothing(nodes: Pair, spoken: Words) -> None:
     await two.lease.leave()
     await one.lease.keep()
     spoken.clear()
-    one.neighbours.tell(flows=["flow"], steps=["step"], due=True)
-    await one.neighbours.finish()
-    two.neighbours.tell(steps=["the end"])  # it has not looked round since, and still believes in the other
+    one.peers.tell(flows=["flow"], steps=["step"], due=True)
+    await one.peers.finish()
+    two.peers.tell(steps=["the end"])  # it has not looked round since, and still believes in the other
     await eventually(lambda: spoken, what="the word")
     assert [word["steps"] for word in spoken] == [["the end"]]
 
@@ -192,7 +192,7 @@ async def test_more_flows_than_can_be_told_are_any_flow(nodes: Pair, spoken: Wor
     one, two = nodes
     spoken.clear()
     with two.feed.subscribe("a reader") as subscription:
-        one.neighbours.tell(flows=[f"f{number}" for number in range(many)], steps=["step"])
+        one.peers.tell(flows=[f"f{number}" for number in range(many)], steps=["step"])
         await eventually(partial(has_heard, two, "step"), what="the word")
         assert await rung(subscription, A_MOMENT) == (many > MOST_FLOWS)
     await eventually(lambda: spoken, what="the word")
@@ -204,7 +204,7 @@ async def test_ids_that_are_too_long_for_a_message_are_any(nodes: Pair, spoken: 
     one, two = nodes
     spoken.clear()
     with two.feed.subscribe("a reader") as subscription:
-        one.neighbours.tell(flows=["f" * 200 + str(number) for number in range(50)], steps=["step"], due=True)
+        one.peers.tell(flows=["f" * 200 + str(number) for number in range(50)], steps=["step"], due=True)
         assert await rung(subscription)
     await eventually(lambda: two.dues and spoken, what="word of due work")
     assert [(word["flows"], word["steps"]) for word in spoken] == [(None, [])]
@@ -213,12 +213,12 @@ async def test_ids_that_are_too_long_for_a_message_are_any(nodes: Pair, spoken: 
 async def test_a_word_that_cannot_be_said_is_forgotten(nodes: Pair, proxy: Proxy, spoken: Words) -> None:
     one, two = nodes
     proxy.refuse()
-    one.neighbours.tell(steps=["lost"])
-    await one.neighbours.finish()
+    one.peers.tell(steps=["lost"])
+    await one.peers.finish()
     proxy.admit()
 
     async def told() -> bool:
-        one.neighbours.tell(steps=["later"])
+        one.peers.tell(steps=["later"])
         return has_heard(two, "later")
 
     await eventually(told, what="the next word")
@@ -240,16 +240,16 @@ async def test_what_others_say_on_the_same_channel_is_ignored(nodes: Pair, noise
 
 async def test_last_words_are_said(nodes: Pair) -> None:
     one, two = nodes
-    one.neighbours.tell(steps=["last"])
-    await one.neighbours.finish()
+    one.peers.tell(steps=["last"])
+    await one.peers.finish()
     await eventually(partial(has_heard, two, "last"), what="the last words")
-    await one.neighbours.finish()
+    await one.peers.finish()
 
 
 async def test_whoever_is_stopped_says_no_more(nodes: Pair) -> None:
     one, two = nodes
-    one.neighbours.tell(steps=["unsaid"])
-    await one.neighbours.stop()
+    one.peers.tell(steps=["unsaid"])
+    await one.peers.stop()
     await heard_all(*nodes)
     assert not has_heard(two, "unsaid")
 
@@ -257,12 +257,12 @@ async def test_whoever_is_stopped_says_no_more(nodes: Pair) -> None:
 async def test_who_comes_is_heard_of_before_the_next_look(nodes: Pair) -> None:
     one, two = nodes
     met: list[str] = []
-    one.neighbours.met = lambda: met.append("somebody")
+    one.peers.met = lambda: met.append("somebody")
     one.lease.others = 0  # as it was before the other one came
-    two.neighbours.greet()
+    two.peers.greet()
     await heard_all(two, one)
     assert (one.lease.others, met) == (1, ["somebody"])
-    two.neighbours.greet()
+    two.peers.greet()
     await heard_all(two, one)
     assert met == ["somebody"], "it is no news any more"
 
@@ -271,6 +271,6 @@ async def test_where_much_changes_words_gather_longer(nodes: Pair) -> None:
     one, two = nodes
     with two.feed.subscribe(None) as reader:
         began = time.monotonic()
-        one.neighbours.tell(flows=map(str, range(MANY_FLOWS + 1)))
+        one.peers.tell(flows=map(str, range(MANY_FLOWS + 1)))
         assert await rung(reader)
         assert time.monotonic() - began >= BUSY_SECONDS

@@ -1,6 +1,6 @@
-"""The world of one batch: what was loaded, and what its commands have changed so far.
+"""The unit of one batch: what was loaded, and what its commands have changed so far.
 
-Commands of one batch are decided one after the other against the same world, so that the second of two reports on one
+Commands of one batch are decided one after the other against the same unit, so that the second of two reports on one
 receipt sees the first. Each command works on drafts, which stand in the place of the records that it changes: ``keep``
 leaves them there, ``discard`` puts the records back, which is how one bad command never spoils its neighbours.
 
@@ -35,7 +35,7 @@ from counterfoil.domain.states import FINAL_WORK, OPEN_STEPS, WorkStatus
 from counterfoil.domain.steps.register import Register
 from counterfoil.domain.subscriptions.notices import addressed, delivery, filtered_by_labels, notices_of
 from counterfoil.domain.work.decisions import dispatch
-from counterfoil.store.cache.definitions import Known
+from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.unit_of_work.capacity import NO_CAPACITY, Capacity
 from counterfoil.store.unit_of_work.changes import Drafted, Touched
 from counterfoil.store.unit_of_work.guarded import Guarded
@@ -51,11 +51,11 @@ def new_id() -> str:
     return uuid7().hex
 
 
-class World(Guarded):
+class UnitOfWork(Guarded):
     """Loaded records, drafts of the present command, and everything that the batch will write."""
 
-    def __init__(self, known: Known | dict[str, StepVersion]) -> None:
-        super().__init__(known if isinstance(known, Known) else Known(known))
+    def __init__(self, known: DefinitionCache | dict[str, StepVersion]) -> None:
+        super().__init__(known if isinstance(known, DefinitionCache) else DefinitionCache(known))
         self._draft = Drafted()
         self._pruned = self.changes.pruned.ids
         self._touched_flows = Touched(self._flows)
@@ -337,7 +337,7 @@ class World(Guarded):
         self._draft.current[step_id] = version
 
     def keep(self) -> None:
-        """The command was decided: its drafts become the world's."""
+        """The command was decided: its drafts become the unit's."""
         draft, changes = self._draft, self.changes
         if draft.is_unusual():
             self._keep_unusual(draft)

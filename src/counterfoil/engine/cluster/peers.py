@@ -32,7 +32,7 @@ MOST_FLOWS = 180
 log = structlog.get_logger(__name__)
 
 
-class Neighbours:
+class Peers:
     """Tells the other nodes, and hears them."""
 
     def __init__(self, nodes: Nodes, context: EngineContext, lease: Lease, feed: Feed) -> None:
@@ -60,7 +60,7 @@ class Neighbours:
         self._steps.update(steps)
         self._due = self._due or due
         if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send(), name="neighbours")
+            self._sending = asyncio.create_task(self._send(), name="peers")
 
     def greet(self) -> None:
         """Let the others hear of this node: what they do where they are not alone, they do from now on."""
