@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import settings
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PLUGIN = "_hypothesis_pytestplugin"
 ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """Loading the other plugins would take most of the time of these runs."""
