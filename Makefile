@@ -14,6 +14,9 @@ SPREAD := -n 3 --dist worksteal
 # What runs side by side is printed in one piece each, if this make can do that.
 TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
+# Tests start hundreds of processes, and each would compile all sources if none were allowed to keep what it compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The seed of make fuzz and make chaos, drawn once for the whole run unless it is given: make fuzz SEED=123
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 override SEED := $(SEED)
