@@ -171,6 +171,10 @@ class Settings(BaseSettings):
     log_format: Annotated[Literal["auto", "pretty", "json"], BeforeValidator(lower_case)] = Field(
         "auto", description="pretty, json, or auto: pretty on a terminal, JSON otherwise."
     )
+    fast_path: bool = Field(
+        default=True,
+        description="Serve HTTP by the engine's own protocol; false: by aiohttp's public API alone, which is slower.",
+    )
     access_log: bool = Field(default=False, description="Log each HTTP request, receipt tokens blanked out.")
     work: WorkDefaults = Field(WorkDefaults(), description="What steps inherit, field by field.")
 
