@@ -10,7 +10,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from counterfoil.cli.output import error_text, span, when
 
@@ -38,7 +38,7 @@ _STATES_IN_ORDER = ("succeeded", "failed", "cancelled", "active", "not_completed
 
 def flow_lines(flow: Flow, now: datetime, width: int = 80) -> list[str]:
     """The graph of a flow with the state of each step, and what is undone of it."""
-    plan = flow.get("plan")
+    plan = cast("Plan | None", flow.get("plan"))  # an older engine sends none
     planned = plan["steps"] if plan else []
     order = [step_id for step_id in planned or flow["steps"] if step_id in flow["steps"]]  # an agent's flow has no plan
     name_width = min(max(map(len, order), default=0), _WIDEST_NAME)
@@ -82,7 +82,9 @@ def _sources(step_id: str, plan: Plan | None) -> Iterator[str]:
     if plan is not None:
         for steps in plan.get("takes", {}).get(step_id, {}).values():
             yield from steps
-        yield from plan.get("waits_for", {}).get(step_id, {}).get("of", ())
+        wait = plan.get("waits_for", {}).get(step_id)
+        if wait is not None:
+            yield from wait["of"]
 
 
 # One step ---------------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def compact(value: Any, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def error_text(error: dict[str, Any] | None) -> str:
+def error_text(error: Mapping[str, Any] | None) -> str:
     """A work item's or a flow's error as people read it."""
     if not error:
         return ""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from counterfoil.checking.checker import ValueChecker
 from counterfoil.domain.errors import CounterfoilError, InvalidSignature, InvalidStep, Unavailable, UnknownReceipt
@@ -23,7 +23,7 @@ from counterfoil.domain.steps.definitions import StepDefinition
 from counterfoil.domain.work.decisions import Verdict
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.announce import announce
-from counterfoil.engine.approvals.warnings import warn_of_approval
+from counterfoil.engine.approvals.warnings import approval_warnings
 from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.cluster.peers import Peers
 from counterfoil.engine.context import EngineContext
@@ -53,6 +53,11 @@ from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.transport.exhaustion import Shortage
+from counterfoil.wire.flows import FlowDocument, FlowRedriven, FlowStarted, PlanDocument
+from counterfoil.wire.operations import EngineHealth
+from counterfoil.wire.schedules import ScheduleDocument
+from counterfoil.wire.steps import StepPut
+from counterfoil.wire.work import WorkRedriven, WorkRedrivenByFilter
 
 
 class MessageVerifier(Protocol):
@@ -158,39 +163,43 @@ class Engine:
 
     # Steps and flows ---------------------------------------------------------------------------------------------
 
-    async def put_step(self, step_id: str, definition: StepDefinition) -> tuple[Document, bool]:
+    async def put_step(self, step_id: str, definition: StepDefinition) -> tuple[StepPut, bool]:
         """Register a step; returns it and whether it is new."""
         if definition.require_signature and self._verifier is None:
             place = {"place": "require_signature", "message": "the engine has no signing secret to check with"}
             raise InvalidStep(errors=[place])
         version = StepVersion.of(step_id, definition, self.context.defaults)
         created = await self.commit.submit(PutStep(version))
-        document, terms = await self.queries.step(step_id), definition.control.approval
-        return warn_of_approval(document, terms, self.context.reviewers, kind="step_id", name=step_id), created
+        terms = definition.control.approval
+        warnings = approval_warnings(terms, self.context.reviewers, kind="step_id", name=step_id)
+        document = cast(StepPut, await self.queries.step(step_id))
+        if warnings:
+            document["warnings"] = warnings
+        return document, created
 
     async def delete_step(self, step_id: str) -> None:
         await self.commit.submit(DeleteStep(step_id))
 
-    async def start_flow(self, request: StartFlow, started_by: str | None = None) -> Document:
+    async def start_flow(self, request: StartFlow, started_by: str | None = None) -> FlowStarted:
         return await self.commit.submit(Start(request, self.context, started_by))
 
-    async def plan_flow(self, request: StartFlow) -> Document:
+    async def plan_flow(self, request: StartFlow) -> PlanDocument:
         return await self.commit.submit(Preview(request, self.context))
 
-    async def cancel_flow(self, flow_id: str, *, compensate: bool = False) -> Document:
+    async def cancel_flow(self, flow_id: str, *, compensate: bool = False) -> FlowDocument:
         await self.commit.submit(Cancel(flow_id, compensate))
         return await self.queries.flow(flow_id)
 
-    async def redrive_flow(self, flow_id: str) -> Document:
+    async def redrive_flow(self, flow_id: str) -> FlowRedriven:
         return await self.commit.submit(RedriveFlow(flow_id))
 
-    async def redrive_work(self, work_id: str) -> Document:
+    async def redrive_work(self, work_id: str) -> WorkRedriven:
         return await self.commit.submit(RedriveWork(work_id))
 
-    async def redrive_matching(self, request: RedriveRequest) -> Document:
+    async def redrive_matching(self, request: RedriveRequest) -> WorkRedrivenByFilter:
         return await redrive_matching(self.commit, self.queries, request)
 
-    async def put_schedule(self, schedule_id: str, definition: ScheduleDefinition) -> tuple[Document, bool]:
+    async def put_schedule(self, schedule_id: str, definition: ScheduleDefinition) -> tuple[ScheduleDocument, bool]:
         """Make a schedule, or change it; returns it and whether it is new."""
         return await self.schedules.put(schedule_id, definition)
 
@@ -266,12 +275,12 @@ class Engine:
         """``sweeps`` tells how the sweeps are, and raises Unavailable when they are not alive."""
         self._sweeps = sweeps
 
-    async def health(self) -> Document:
+    async def health(self) -> EngineHealth:
         """Whether the engine can do its work, reading and writing; raises Unavailable when it cannot."""
         await self._readiness.check()
         seq = await self.queries.last_seq()
         sweeps = self._sweeps()
-        health: Document = {"store": {"last_seq": seq, "backlog": self.commit.backlog}, "sweeps": sweeps}
+        health: EngineHealth = {"store": {"last_seq": seq, "backlog": self.commit.backlog}, "sweeps": sweeps}
         if self.lease.keep_every_ms is not None:
             health["node"] = {
                 "id": self.context.node_id,

@@ -236,7 +236,7 @@ def _one_condition(condition: dict[str, Any]) -> str:
     return f"{condition['field']} {words}" + ("" if value is None else f" {value}")
 
 
-def _version(item: dict[str, Any]) -> tuple[str, str, Text, str]:
+def _version(item: Mapping[str, Any]) -> tuple[str, str, Text, str]:
     """A definition of a version has only what was said in it."""
     definition = item["definition"]
     changed = f"{when(item['at'])} by {item['changed_by']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import IO, Any
 
 import click
@@ -85,7 +86,7 @@ def delete(connection: EngineConnection, step_id: str) -> None:
     click.echo(f"step {step_id} is deleted")
 
 
-def _id(item: dict[str, Any]) -> str:
+def _id(item: Mapping[str, Any]) -> str:
     return str(item.get("step_id", ""))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -73,6 +74,8 @@ def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
     if as_json:
         print_json(item)
         return
+    unmeasured = item.copy()
+    unmeasured["progress"] = None  # shown on a line of its own
     print_facts(
         [
             ("work", item["work_id"]),
@@ -82,7 +85,7 @@ def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
             ("undoes", item.get("undoes")),
             ("status", status_text(item["status"])),
             ("attempt", str(item["attempt"])),
-            ("waits for", waits_for({**item, "progress": None}) or None),
+            ("waits for", waits_for(unmeasured) or None),
             ("approval", item["hold"] if item["status"] == "held" else None),
             ("progress", None if item["progress"] is None else f"{item['progress']:.0%} {item.get('message') or ''}"),
             ("created", when(item.get("created_at"))),
@@ -153,7 +156,7 @@ def _redrive_one(connection: EngineConnection, work_id: str, as_json: bool) -> N
         click.echo(f"work item {document['work_id']} is in the place of {work_id}")
 
 
-def _attempt(attempt: dict[str, Any]) -> list[str]:
+def _attempt(attempt: Mapping[str, Any]) -> list[str]:
     times = [str(attempt.get(name) or "")[11:23] for name in ("sent_at", "acknowledged_at", "ended_at")]
     error = attempt.get("error")
     return [

@@ -75,7 +75,7 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
-class NotCompleted:
+class AttemptNotCompleted:
     """The attempt is over without an outcome, and may be made again."""
 
     code: ReplyCode
@@ -100,7 +100,7 @@ class Failed:
     message: str
 
 
-Outcome = Acknowledged | Reported | NotCompleted | NotSent | Failed
+Outcome = Acknowledged | Reported | AttemptNotCompleted | NotSent | Failed
 
 _ACKNOWLEDGED = Acknowledged()
 _SUCCEEDED = Reported(StepResult(success=True))
@@ -115,7 +115,7 @@ def classify(reply: Reply, kind: Literal["async", "sync"]) -> Outcome:
         return _async_answer(reply) if kind == "async" else _sync_answer(reply)
     message = f"the endpoint answered {status}"
     if 500 <= status < 600 or status in RETRIED_STATUSES:
-        return NotCompleted(ReplyCode.ENDPOINT_UNAVAILABLE, message, SendOutcome.ANSWERED, reply.retry_after_ms)
+        return AttemptNotCompleted(ReplyCode.ENDPOINT_UNAVAILABLE, message, SendOutcome.ANSWERED, reply.retry_after_ms)
     if 300 <= status < 400:
         return Failed(ReplyCode.ENDPOINT_REDIRECT, f"{message}, and redirects are not followed")
     if 400 <= status < 500:
@@ -131,8 +131,8 @@ def _unanswered(reply: Reply) -> Outcome:
     if reply.lack is not None:
         return NotSent(ReplyCode.NOT_SENT, reply.error)
     if reply.delivery is SendOutcome.NOT_DELIVERED:
-        return NotCompleted(ReplyCode.NOT_DELIVERED, reply.error, SendOutcome.NOT_DELIVERED)
-    return NotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, SendOutcome.UNKNOWN)
+        return AttemptNotCompleted(ReplyCode.NOT_DELIVERED, reply.error, SendOutcome.NOT_DELIVERED)
+    return AttemptNotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, SendOutcome.UNKNOWN)
 
 
 def _async_answer(reply: Reply) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Literal
+from typing import Literal, cast
 
 from counterfoil.domain.gate.calls import GateCall
 from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, ProlongClaim
@@ -13,18 +13,21 @@ from counterfoil.domain.policies.definitions import PolicyDefinition
 from counterfoil.domain.policies.trials import PolicyTrial
 from counterfoil.domain.states import Decision
 from counterfoil.engine.approvals.commands import ExpireApproval, Review, ReviewStep, Verdict
-from counterfoil.engine.approvals.warnings import warn_of_approval
+from counterfoil.engine.approvals.warnings import approval_warnings
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.gate import AskGate, BeginWorkflow, EndWorkflow, Prolong, ReportStep, ResumeWorkflow
 from counterfoil.engine.policies.commands import DeletePolicy, PutPolicy, TryPolicy
 from counterfoil.engine.policies.files import SOURCE
 from counterfoil.engine.queries.control_documents import policy_document, reviewed_step
 from counterfoil.engine.queries.control_queries import ControlQueries
-from counterfoil.engine.queries.documents import Document
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.unit_of_work.read_set import Find
+from counterfoil.wire.approvals import ApprovalDocument, StepReviewed
+from counterfoil.wire.gate import ClaimProlonged, GateAnswer, RetryContext
+from counterfoil.wire.policies import EvaluatedCall, MatchedPolicy, PolicyPut, PolicyTested
+from counterfoil.wire.workflows import WorkflowDocument, WorkflowEnded
 
 Ending = Literal["completed", "failed", "cancelled"]
 
@@ -40,13 +43,13 @@ class Control:
 
     # Workflows ----------------------------------------------------------------------------------------------------
 
-    async def create_workflow(self, request: CreateWorkflow, caller: str) -> tuple[Document, bool]:
+    async def create_workflow(self, request: CreateWorkflow, caller: str) -> tuple[WorkflowDocument, bool]:
         """The workflow, and whether it is new."""
         begin = BeginWorkflow(f"wf_{self._context.new_id()}", request, caller)
         workflow_id, created = await self._commit.submit(begin)
         return await self.queries.workflow(workflow_id), created
 
-    async def gate(self, call: GateCall) -> Document:
+    async def gate(self, call: GateCall) -> GateAnswer:
         answer = await self._commit.submit(AskGate(call))
         self._metrics.gated(answer["decision"], answer["decision_source"])
         return answer
@@ -55,18 +58,18 @@ class Control:
         """Whether the same was recorded already."""
         return await self._commit.submit(ReportStep(workflow_id, step_id, report))
 
-    async def prolong_claim(self, workflow_id: str, step_id: str, sign: ProlongClaim) -> Document:
+    async def prolong_claim(self, workflow_id: str, step_id: str, sign: ProlongClaim) -> ClaimProlonged:
         return await self._commit.submit(Prolong(workflow_id, step_id, sign))
 
-    async def end_workflow(self, workflow_id: str, ending: Ending, reason: str | None = None) -> Document:
+    async def end_workflow(self, workflow_id: str, ending: Ending, reason: str | None = None) -> WorkflowEnded:
         return await self._commit.submit(EndWorkflow(workflow_id, ending, reason))
 
-    async def resume_workflow(self, workflow_id: str) -> Document:
+    async def resume_workflow(self, workflow_id: str) -> WorkflowEnded:
         return await self._commit.submit(ResumeWorkflow(workflow_id))
 
     # Approvals ----------------------------------------------------------------------------------------------------
 
-    async def review(self, approval_id: str, reviewer: str, verdict: Verdict, comment: str | None) -> Document:
+    async def review(self, approval_id: str, reviewer: str, verdict: Verdict, comment: str | None) -> ApprovalDocument:
         flow_id = await self.queries.approval_flow(approval_id)
         approval = await self._commit.submit(Review(approval_id, flow_id, reviewer, verdict, comment))
         self._metrics.reviewed(approval.status)
@@ -74,11 +77,11 @@ class Control:
 
     async def review_step(
         self, workflow_id: str, step_id: str, reviewer: str, verdict: Verdict, comment: str | None
-    ) -> Document:
+    ) -> StepReviewed:
         command = ReviewStep(workflow_id, step_id, reviewer, verdict, comment)
         gate, approval = await self._commit.submit(command)
         self._metrics.reviewed(approval.status)
-        return reviewed_step(gate, approval, retry_context(gate, gate.decision))
+        return reviewed_step(gate, approval, cast(RetryContext, retry_context(gate, gate.decision)))
 
     async def expire_approvals(self, now: int, limit: int) -> int:
         """Those that nobody gave in time, at most so many; how many they were."""
@@ -92,14 +95,17 @@ class Control:
 
     async def put_policy(
         self, policy_id: str, definition: PolicyDefinition, changed_by: str, source: str = "api"
-    ) -> tuple[Document, bool]:
+    ) -> tuple[PolicyPut, bool]:
         """The policy as it is now, and whether it is new."""
         policy: KeptPolicy
         policy, created = await self._commit.submit(PutPolicy(policy_id, definition, changed_by, source))
         asks = definition.enabled and definition.action.type is Decision.REQUIRE_APPROVAL
         terms = definition.action if asks else None
-        document = policy_document(policy)
-        return warn_of_approval(document, terms, self._context.reviewers, kind="policy_id", name=policy_id), created
+        warnings = approval_warnings(terms, self._context.reviewers, kind="policy_id", name=policy_id)
+        document = cast(PolicyPut, policy_document(policy))
+        if warnings:
+            document["warnings"] = warnings
+        return document, created
 
     async def delete_policy(self, policy_id: str, changed_by: str) -> None:
         await self._commit.submit(DeletePolicy(policy_id, changed_by))
@@ -112,13 +118,13 @@ class Control:
             if policy_id not in definitions:
                 await self.delete_policy(policy_id, SOURCE)
 
-    async def try_policy(self, trial: PolicyTrial) -> Document:
+    async def try_policy(self, trial: PolicyTrial) -> PolicyTested:
         """What a policy would say, or all that are in force."""
         ruling, subject = await self._commit.submit(TryPolicy(trial))
         return {
             "decision": ruling.decision,
             "matched": bool(ruling.matched),
             "reason": ruling.reason,
-            "policies_matched": [matched.document() for matched in ruling.matched],
-            "subject": asdict(subject),
+            "policies_matched": [cast(MatchedPolicy, matched.document()) for matched in ruling.matched],
+            "subject": cast(EvaluatedCall, asdict(subject)),
         }
