@@ -19,7 +19,7 @@ from counterfoil.domain.errors import Unavailable
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.time import Clock
 from counterfoil.domain.work.receipts import Receipts
-from counterfoil.engine import Engine, EngineContext, Limits, Retention, system_clock
+from counterfoil.engine import EngineContext, Limits, Retention, assemble, system_clock
 from counterfoil.engine.policies.files import PolicyFileError, read_policies
 from counterfoil.engine.subscriptions.deliveries import AT_ONCE as DELIVERIES_AT_ONCE
 from counterfoil.engine.sweeps.loop import SweepLoop
@@ -114,7 +114,7 @@ class Counterfoil:
         )
         self.metrics = Metrics()
         secret = settings.signing_secret
-        self.engine = Engine(
+        self.engine = assemble(
             self._store,
             context,
             self._transport,
@@ -147,7 +147,7 @@ class Counterfoil:
 
     async def stop(self) -> None:
         """Take no new work, let what is under way finish within the grace period, leave the rest for the next start."""
-        self.engine.accepting = False
+        self.engine.context.accepting = False
         self.engine.feed.close()
         await self._sweeps.stop()
         left, _ = await asyncio.gather(self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server())
@@ -178,7 +178,7 @@ class Counterfoil:
         if self.settings.policies_file:
             try:
                 definitions = read_policies(Path(self.settings.policies_file))
-                await self.engine.control.put_policies(definitions)
+                await self.engine.policies.put_file(definitions)
             except (PolicyFileError, Unavailable) as failure:
                 raise StartFailure(str(failure)) from failure
 

@@ -36,19 +36,19 @@ async def filled(place: Place) -> Place:
 
 async def fill(simulator: Simulator) -> None:
     engine = simulator.engine
-    await engine.put_step("a", definition(cancel_url="http://worker.test/cancel"))
-    await engine.put_step("b", definition(work={"parallelism": 1, "max_retries": 5}))
+    await engine.steps.put("a", definition(cancel_url="http://worker.test/cancel"))
+    await engine.steps.put("b", definition(work={"parallelism": 1, "max_retries": 5}))
     for flow_id in FLOWS:
         goals = ["b"] if flow_id == "pending" else ["a"]
-        await engine.start_flow(StartFlow(flow_id=flow_id, goals=goals))
+        await engine.flows.start(StartFlow(flow_id=flow_id, goals=goals))
     work_of = {call.metadata["flow_id"]: call.metadata["work_id"] for call in simulator.network.calls}
     simulator.network.always("http://worker.test/cancel", answered())
     for call in simulator.network.waiting():
         await simulator.network.answer(call, answered(503 if call.metadata["flow_id"] == "retrying" else 200))
-    await engine.heartbeat(work_of["active"], Heartbeat(progress=0.1 + 0.2, message="m"))
-    await engine.complete(work_of["completed"], StepResult(success=True, outputs={"x": 1}))
-    await engine.complete(work_of["failed"], StepResult(success=False, error="broken"))
-    await engine.cancel_flow("cancelled")
+    await engine.reports.heartbeat(work_of["active"], Heartbeat(progress=0.1 + 0.2, message="m"))
+    await engine.reports.complete(work_of["completed"], StepResult(success=True, outputs={"x": 1}))
+    await engine.reports.complete(work_of["failed"], StepResult(success=False, error="broken"))
+    await engine.flows.cancel("cancelled")
     await simulator.sweep(SweepName.CANCEL_CALLS)
 
 

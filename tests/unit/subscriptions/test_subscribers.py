@@ -62,7 +62,7 @@ async def test_a_delivery_goes_with_its_flow_but_not_from_under_who_takes_it(
     """In one batch, in either order."""
     await subscribe(simulator)
     await start(simulator)
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     started, _ = await kept(simulator)
     claim = ClaimDelivery(started["delivery_id"], 1_000)
     prune = Prune("flow", "{}", simulator.clock(), payloads=False)
@@ -152,7 +152,7 @@ async def test_labels_are_looked_up_only_when_somebody_asks_for_them(simulator: 
     await simulator.start()
     await subscribe(simulator, "a", URL, "flow.cancelled", match={"flow_labels": {"team": "a"}})
     await subscribe(simulator, "b", URL, "flow.cancelled", match={"flow_labels": {"team": "b"}})
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     assert len(await kept(simulator, "a")) == 1
     assert await kept(simulator, "b") == []
 

@@ -5,7 +5,8 @@ lets each decide against the same unit, writes the sum of the changes and commit
 Whatever arrives meanwhile goes into the next batch, so one disk flush serves as many commands as there are.
 
 - Durable when answered: a command is answered after the commit that holds its change, never before.
-- What was committed is acted upon (``committed``) before the next batch begins; it is answered while that one runs.
+- What was committed is handed to the after-commit handlers, in their order, before the next batch begins; its commands
+  are answered while that one runs. A handler that raises is logged, and the next one is called all the same.
 - A refused command leaves no trace (its drafts are discarded) and is answered with its refusal.
 - A failed load or commit fails the whole batch with ``Unavailable``: nothing of it was written, all may be sent again.
 - A guard that refuses (``GuardRefused``) rolls the batch back. Its commands are executed again in two batches, and so
@@ -90,6 +91,14 @@ class Checker(Protocol):
         ...
 
 
+class AfterCommit(Protocol):
+    """Acts upon what was committed. Called on the event loop, where it must not wait; a task that it starts may."""
+
+    def __call__(self, unit: UnitOfWork, commit: GroupCommit, /) -> None:
+        """``unit``: what was committed. ``commit``: where a handler submits what follows from it later."""
+        ...
+
+
 class CommitMetrics(Protocol):
     """What the writer tells about itself."""
 
@@ -141,7 +150,16 @@ class GroupCommit:
         backlog_limit: int,
         batch_limit: int,
         batches: int = 1,
+        sizer: BatchSizer | None = None,
+        prepare: Callable[[UnitOfWork], None] | None = None,
+        after_commit: Sequence[AfterCommit] = (),
+        checker: Checker | None = None,
     ) -> None:
+        """``prepare`` is given the empty unit of each batch: the engine sets its capacity there.
+
+        ``after_commit``: called after each commit that changed something, before any of its commands is answered.
+        ``checker``: makes long checks; without one, commands that need such a check are refused.
+        """
         self._backend = backend
         self._clock = clock
         self._metrics = metrics
@@ -159,15 +177,12 @@ class GroupCommit:
         """Whether a writer has ended though it was not closed: only a restart of the process brings it back."""
         self._under_way = 0
         self._unanswered: set[Batch] = set()
-        self.sizer = BatchSizer(batches)
+        self.sizer = sizer or BatchSizer(batches)
         self.outage = Outage()
         self._doubtful: list[tuple[UnitOfWork, Callable[[], Awaitable[bool]]]] = []
-        self.prepare: Callable[[UnitOfWork], None] = lambda unit: None
-        """Called with the empty unit of each batch: where the engine puts its capacity."""
-        self.committed: Callable[[UnitOfWork], None] = lambda unit: None
-        """Called after each commit, before anybody is answered: what was committed decides what happens next."""
-        self.checker: Checker | None = None
-        """Without one, commands that need a long check are refused."""
+        self._prepare = prepare
+        self._after_commit = tuple(after_commit)
+        self._checker = checker
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -296,7 +311,8 @@ class GroupCommit:
 
     def _new_unit(self) -> UnitOfWork:
         unit = UnitOfWork(self._known)
-        self.prepare(unit)
+        if self._prepare is not None:
+            self._prepare(unit)
         return unit
 
     def _execute(self, batch: Batch) -> Awaitable[None]:
@@ -373,19 +389,22 @@ class GroupCommit:
             if not self.enqueue(command, resolve):
                 resolve(self._no_room())
 
-        if self.checker is None or self._closed:
+        if self._checker is None or self._closed:
             done(None)
-        elif not self.checker.check(needed.checks, done, urgent=not isinstance(command, ReadOnlyCommand)):
+        elif not self._checker.check(needed.checks, done, urgent=not isinstance(command, ReadOnlyCommand)):
             resolve(Unavailable("too many values wait to be checked, send it again later"))
 
     def _follow_up(self, unit: UnitOfWork, commands: int) -> None:
         self._known.learn_plans(unit.changes.plans.values())
         if unit.changes.changes_controls:
             unit.forget_controls()
-        try:
-            self.committed(unit)
-        except Exception:  # what is durable is answered so, whatever follows from it
-            log.exception("follow_up_failed", commands=commands)
+        if not unit.changes.any():
+            return
+        for handle in self._after_commit:
+            try:
+                handle(unit, self)
+            except Exception:  # the batch is durable: its commands are answered so, whatever a handler does
+                log.exception("follow_up_failed", commands=commands)
 
 
 async def _raise(error: Exception) -> None:
