@@ -217,7 +217,7 @@ class Engine:
     ) -> Completion:
         """Record a report; ``verify`` checks its signature where the step wants one."""
         if not self.accepting:
-            raise Unavailable("the engine is stopping, send it again to the next one")
+            raise Unavailable("the engine is stopping; retry later")
         try:
             completion = await self.commit.submit(
                 Complete(work_id, result, self.context.retry_rules_for(result), verify)
@@ -256,7 +256,7 @@ class Engine:
     ) -> HeartbeatAnswer:
         """Record a sign of life; ``verify`` as in ``complete``."""
         if not self.accepting:
-            raise Unavailable("the engine is stopping, send it again to the next one")
+            raise Unavailable("the engine is stopping; retry later")
         journaled = self._heartbeat_pace.journals(work_id, self.context.clock())
         return await self.commit.submit(Beat(work_id, heartbeat, verify, journaled=journaled))
 

@@ -90,7 +90,7 @@ SCHEDULE: dict[str, Any] = {
     "next_at": "2099-01-01T05:00:00.000Z",
     "last_at": AT,
     "last_flow_id": "f-1",
-    "last_error": {"code": "UNKNOWN_STEP", "message": "a goal is no registered step", "at": AT},
+    "last_error": {"code": "UNKNOWN_STEP", "message": "a goal is not a registered step", "at": AT},
     "upcoming": [],
     "created_at": AT,
 }
@@ -122,7 +122,7 @@ async def test_schedules_are_listed_page_by_page(engine: CannedEngine) -> None:
     result = await run("schedule", "list")
     first, second = result.output.splitlines()[1:]
     assert first.startswith("news")
-    assert "UNKNOWN_STEP: a goal is no registered step" in first
+    assert "UNKNOWN_STEP: a goal is not a registered step" in first
     assert second.split() == ["often", "every", "1000", "ms", "paused"]
     assert [asked.query.get("cursor") for asked in engine.asked] == [None, "news"]
 
