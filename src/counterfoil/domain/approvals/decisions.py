@@ -63,7 +63,7 @@ def _storable(reason: str | None) -> str | None:
 
 
 def approve(view: FlowView, approval: Approval, reviewer: str, comment: str | None, now: int) -> Approval:
-    """One more person agrees; with the last that is needed the item may go ahead, once."""
+    """One more person agrees; with the last that is needed the item can proceed, once."""
     _refuse_if_decided(approval, now)
     if approval.separate_requester and reviewer in (approval.requester or NOBODY, _starter(view, approval) or NOBODY):
         raise SelfApproval(approval_id=approval.approval_id)

@@ -23,7 +23,9 @@ def redrive_flow(view: FlowView, flow_id: str, now: int) -> list[str]:
         told = "an agent runs this workflow; the engine cannot redrive it"
         raise FlowNotFailed(told, flow_id=flow_id, status=flow.status)
     if flow.status is not FlowStatus.FAILED:
-        raise FlowNotFailed(f"the flow is {flow.status}", flow_id=flow_id, status=flow.status)
+        raise FlowNotFailed(
+            f"only a failed flow can be redriven; this one is {flow.status}", flow_id=flow_id, status=flow.status
+        )
     if view.inputs(flow_id).options.get("pruned"):
         raise FlowNotFailed("the inputs of the flow have been pruned", flow_id=flow_id, status=flow.status)
     if flow.parent is not None:
@@ -44,7 +46,10 @@ def redrive_work(view: FlowView, work_id: str, now: int) -> str:
         raise WorkNotFailed("an agent runs this step; only that agent can begin another attempt", work_id=work_id)
     step = view.step_run(work.flow_id, work.step_id)
     if work.status is not WorkStatus.FAILED or work.undoes is not None or step.status is not StepStatus.FAILED:
-        raise WorkNotFailed(f"the work item is {work.status}, its step {step.status}", work_id=work_id)
+        raise WorkNotFailed(
+            f"only failed work can be redriven; this work item is {work.status}, its step {step.status}",
+            work_id=work_id,
+        )
     if flow.status is FlowStatus.ACTIVE:
         again = go_again(view, flow.flow_id, _behind(view, flow, step), now)
         settle(view, flow.flow_id, now, look_at=again)
