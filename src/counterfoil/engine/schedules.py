@@ -127,7 +127,7 @@ def _request(schedule: Schedule, tick: int) -> StartFlow:
     try:
         return schedules.request_at(schedule, tick)
     except ValidationError:
-        raise InvalidInput("the flow of this schedule is none that this version takes: put it anew") from None
+        raise InvalidInput("this version does not accept the flow of this schedule: PUT the schedule again") from None
 
 
 def _refusal(schedule_id: str, error: Exception) -> CounterfoilError:
