@@ -176,7 +176,7 @@ class Counterfoil:
         await self._sweeps.stop()
         left, _ = await asyncio.gather(self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server())
         if left:
-            log.info("attempts_left", attempts=left, note="their outcome is unknown: the next start decides")
+            log.info("attempts_left", attempts=left, note="outcome unknown: resolved at the next start")
         await self._transport.__aexit__(None, None, None)
         await self._store.close()
 
@@ -211,7 +211,7 @@ class Counterfoil:
         try:
             self._sockets = await listen(host, port, self._runner.connection, self._connections)
         except OSError as error:
-            raise StartFailure(f"cannot serve on {host}:{port}: {error.strerror or error}") from error
+            raise StartFailure(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{self._sockets.port}"
 

@@ -25,6 +25,7 @@ from tests.acceptance.ledger import compare
 from tests.databases import NewDatabase
 from tests.eventually import eventually
 from tests.postgres import UNPRIVILEGED, free_port
+from tests.programs import program
 from tests.proxy import CommitFault, Proxy
 from tests.running import Connect, StartNode
 from tests.sse import event_stream
@@ -68,15 +69,13 @@ class Pooler:
 
 @pytest.fixture
 async def pooler(new_database: NewDatabase) -> AsyncIterator[Pooler]:
-    program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
-    if program is None:
-        pytest.skip("pgbouncer is not installed: nothing was tested behind it")
+    pgbouncer = program("pgbouncer")
     direct = new_database()
     home = Path(tempfile.mkdtemp(prefix="counterfoil-pgbouncer-"))
     home.chmod(0o755)
     pooler = configure(home, direct)
     process = await asyncio.create_subprocess_exec(
-        program,
+        pgbouncer,
         *("-u", UNPRIVILEGED) if os.geteuid() == 0 else (),
         str(home / "pgbouncer.ini"),
         stdout=asyncio.subprocess.DEVNULL,

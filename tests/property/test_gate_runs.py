@@ -157,9 +157,9 @@ class Life:
             "idempotency_key",
         )
         return {
-            **{name: answer[name] for name in told},
+            **{name: value for name, value in answer.items() if name in told},
             "holder": None if answer["claim"] is None else answer["claim"]["holder"],
-            **{name: context[name] for name in counted},
+            **{name: value for name, value in context.items() if name in counted},
         }
 
     async def review(self, step_id: str, agrees: bool) -> str:

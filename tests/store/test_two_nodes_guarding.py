@@ -204,6 +204,7 @@ async def test_what_people_say_at_both_nodes_is_heard_once_and_the_doctor_finds_
         name = f"flow-{number}"
         await here.commit.submit(create(name))
         approval_id = (await there.commit.submit(ask(name)))["approval_id"]
+        assert approval_id is not None
         verdicts = [
             here.outcome(Review(approval_id, name, "bob", "approve", None)),
             there.outcome(Review(approval_id, name, "eve", "reject", None)),

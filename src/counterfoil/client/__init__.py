@@ -1,7 +1,24 @@
 """For programs that use an engine: the API client, the guard of an agent's steps, and the worker kit."""
 
 from counterfoil.client.api import Client
-from counterfoil.client.documents import Event, Flow, FlowResult, Plan, Schedule, StartedFlow, StepRun, WorkItem
+from counterfoil.client.documents import (
+    Approval,
+    Event,
+    Flow,
+    FlowResult,
+    GateAnswer,
+    Plan,
+    Policy,
+    PolicyTested,
+    RetryContext,
+    Schedule,
+    StartedFlow,
+    StepRun,
+    Subscription,
+    Workflow,
+    WorkflowStep,
+    WorkItem,
+)
 from counterfoil.client.errors import (
     ApiError,
     ClientError,
@@ -11,16 +28,6 @@ from counterfoil.client.errors import (
     ReportRefused,
     ReportUndelivered,
     StepFailed,
-)
-from counterfoil.client.gate_documents import (
-    Approval,
-    GateAnswer,
-    Policy,
-    PolicyTested,
-    RetryContext,
-    Subscription,
-    Workflow,
-    WorkflowStep,
 )
 from counterfoil.client.gate_errors import (
     ApprovalExpiredError,

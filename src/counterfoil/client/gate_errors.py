@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from counterfoil.client.documents import GateAnswer, KeyOwner, PolicyMatch, RetryContext
 from counterfoil.client.errors import ClientError, Conflict, Denied, Invalid, NotFound
-from counterfoil.client.gate_documents import GateAnswer, KeyOwner, PolicyMatch, RetryContext
 
 
 class UnknownWorkflow(NotFound):

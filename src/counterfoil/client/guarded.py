@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import uuid4
 
+from counterfoil.client.documents import GateAnswer, RetryContext
 from counterfoil.client.errors import ApiError, ClientError, ConnectionFailed, StepFailed, Unavailable
-from counterfoil.client.gate_documents import GateAnswer, RetryContext
 from counterfoil.client.gate_errors import (
     ApprovalRequired,
     ClaimLostError,

@@ -19,12 +19,13 @@ from counterfoil.domain.schedules import Schedule, ScheduleDefinition
 from counterfoil.domain.steps.checks import CheckNeeded
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.flows.start import Start
-from counterfoil.engine.queries.documents import Document, schedule_document
+from counterfoil.engine.queries.documents import schedule_document
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
+from counterfoil.wire.schedules import ScheduleDocument
 
 MOST_AT_ONCE = 16
 """Schedules that are fired in one transaction at most: each may have a hundred flows to start."""
@@ -126,7 +127,7 @@ def _request(schedule: Schedule, tick: int) -> StartFlow:
     try:
         return schedules.request_at(schedule, tick)
     except ValidationError:
-        raise InvalidInput("the flow of this schedule is none that this version takes: put it anew") from None
+        raise InvalidInput("this version does not accept the flow of this schedule: PUT the schedule again") from None
 
 
 def _refusal(schedule_id: str, error: Exception) -> CounterfoilError:
@@ -144,7 +145,7 @@ class Schedules:
         self._commit = commit
         self._metrics = metrics
 
-    async def put(self, schedule_id: str, definition: ScheduleDefinition) -> tuple[Document, bool]:
+    async def put(self, schedule_id: str, definition: ScheduleDefinition) -> tuple[ScheduleDocument, bool]:
         """The schedule as it is now, and whether it is new."""
         schedule, created = await self._commit.submit(PutSchedule(schedule_id, definition, self._context))
         return schedule_document(schedule), created

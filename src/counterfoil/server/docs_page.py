@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from importlib.resources import files
 
 from aiohttp import web
 
-from counterfoil.server.answers import Pointer, json_response, json_text
+from counterfoil.server.answers import json_response, json_text
 from counterfoil.server.openapi import openapi_document
-from counterfoil.server.routes import Answer, Handler, Route
+from counterfoil.server.routes import Handler, Route, SuccessAnswer
 from counterfoil.version import __version__
+from counterfoil.wire.operations import Pointer
 
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -48,23 +50,37 @@ def docs_routes() -> list[Route]:
         handler=get_root,
         tag="operations",
         summary="Where to go from here",
-        answers={200: Answer(description="the documentation's address", model=Pointer)},
+        answers={200: SuccessAnswer(description="the documentation's address", model=Pointer)},
         roles=None,
     )
     return [root, *(_file_route(path, name, content_type) for path, name, content_type in _FILES)]
 
 
 def openapi_route(document_of: list[Route], *, with_keys: bool) -> Route:
-    """``/openapi.json`` over these routes; the text is made once."""
-    text = json_text(openapi_document(document_of, with_keys=with_keys))
-    handler = _file_handler(text, "application/json")
+    """``/openapi.json`` over these routes; the text is made once, by the first request for it.
+
+    Making it takes longer than the rest of an engine's start, so it is made in a thread and not before it is wanted.
+    """
+    made: Handler | None = None
+    making = asyncio.Lock()
+
+    def text() -> bytes:
+        return json_text(openapi_document(document_of, with_keys=with_keys))
+
+    async def get_document(request: web.Request) -> web.StreamResponse:
+        nonlocal made
+        async with making:
+            if made is None:
+                made = _file_handler(await asyncio.to_thread(text), "application/json")
+        return await made(request)
+
     return Route(
         method="GET",
         path="/openapi.json",
-        handler=handler,
+        handler=get_document,
         tag="operations",
         summary="The OpenAPI document",
-        answers={200: Answer(description="OpenAPI 3.1", media_type="application/json")},
+        answers={200: SuccessAnswer(description="OpenAPI 3.1", media_type="application/json")},
         roles=None,
     )
 
@@ -77,7 +93,7 @@ def _file_route(path: str, name: str, content_type: str) -> Route:
         handler=_file_handler(content, content_type),
         tag="operations",
         summary="The documentation for people",
-        answers={200: Answer(description="a file", media_type=content_type.partition(";")[0])},
+        answers={200: SuccessAnswer(description="a file", media_type=content_type.partition(";")[0])},
         roles=None,
     )
 

@@ -107,7 +107,7 @@ def connection_refused() -> Reply:
 
 def timed_out() -> Reply:
     """Perhaps delivered, perhaps not."""
-    return Reply(SendOutcome.UNKNOWN, error="no complete answer in time")
+    return Reply(SendOutcome.UNKNOWN, error="no complete response in time")
 
 
 class Network:
@@ -123,7 +123,7 @@ class Network:
     ) -> Reply:
         if not may_send():
             return Reply(
-                SendOutcome.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent"
+                SendOutcome.NOT_DELIVERED, error="not sent: the attempt's deadline passed or this node's lease expired"
             )
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.calls.append(Call(url, orjson.loads(body), headers, timeout_ms, reply, asyncio.current_task()))

@@ -16,6 +16,7 @@ from counterfoil.engine.flows.start import Start
 from counterfoil.engine.sweeps.loop import SweepLoop
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import CrashPoint, Simulator
+from counterfoil.wire.flows import FlowStarted
 from tests.by_hand import by_hand
 from tests.eventually import eventually
 from tests.store.records import definition as step_definition
@@ -28,7 +29,7 @@ async def put(simulator: Simulator, schedule_id: str = "nightly", **fields: Any)
     rhythm = {} if "cron" in fields else {"every_ms": MINUTE}
     given = {**rhythm, "flow": {"goals": ["step"]}, **fields}
     document, _ = await simulator.engine.schedules.put(schedule_id, ScheduleDefinition.model_validate(given))
-    return document
+    return {**document}
 
 
 async def register(simulator: Simulator, step_id: str = "step", **fields: Any) -> None:
@@ -36,7 +37,7 @@ async def register(simulator: Simulator, step_id: str = "step", **fields: Any) -
 
 
 async def shown(simulator: Simulator, schedule_id: str = "nightly") -> dict[str, Any]:
-    return await simulator.engine.queries.schedule(schedule_id)
+    return {**await simulator.engine.queries.schedule(schedule_id)}
 
 
 async def flows(simulator: Simulator) -> list[str]:
@@ -196,7 +197,7 @@ async def test_a_start_that_fails_halfway_leaves_nothing_of_itself(
     """A fault in one schedule's flows must not keep the others from being fired, nor itself from the next tick."""
 
     class Faulty(Start):
-        def decide(self, unit: Any, now: int) -> dict[str, Any]:
+        def decide(self, unit: Any, now: int) -> FlowStarted:
             document = super().decide(unit, now)
             if document["goals"] == ["faulty"]:
                 raise ZeroDivisionError("a bug")

@@ -190,7 +190,7 @@ async def test_past_the_backlog_nothing_is_taken(store: SqliteStore) -> None:
     waiting = [asyncio.create_task(commit.submit(Put(f"s{number}"))) for number in range(3)]
     await asyncio.sleep(0)
     assert commit.backlog == 3
-    with pytest.raises(Unavailable, match="too much is waiting"):
+    with pytest.raises(Unavailable, match="too many commands are waiting"):
         await commit.submit(Put("one more"))
     assert not commit.enqueue(Put("another"), lambda answer: None)
     commit.start()

@@ -113,7 +113,7 @@ async def test_a_subscription_of_another_version_stops_nothing_and_says_what_to_
     await start(simulator)
     assert (await kept(simulator), len(await kept(simulator, "sane"))) == ([], 1)
     shown = await simulator.engine.subscribers.get("ops")
-    assert (shown["enabled"], shown["note"][-13:]) == (False, ": put it anew")
+    assert (shown["enabled"], (shown["note"] or "")[-14:]) == (False, ": PUT it again")
     await subscribe(simulator)
     assert (await simulator.engine.subscribers.get("ops"))["note"] is None
 

@@ -11,6 +11,7 @@ from counterfoil.engine import Limits
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.testing.simulator import Simulator, answered
+from counterfoil.wire.work import WorkDocument
 from tests.by_hand import Place
 from tests.store.records import definition
 
@@ -24,10 +25,9 @@ async def put(simulator: Simulator, step_id: str = "step", **fields: Any) -> Non
     await simulator.engine.steps.put(step_id, definition(**{"endpoint": f"http://{step_id}.test/", **fields}))
 
 
-async def work_of(simulator: Simulator, flow_id: str, step_id: str = "step") -> dict[str, Any]:
+async def work_of(simulator: Simulator, flow_id: str, step_id: str = "step") -> WorkDocument:
     document = await simulator.engine.queries.flow(flow_id)
-    work: dict[str, Any] = document["steps"][step_id]["work"][0]
-    return work
+    return document["steps"][step_id]["work"][0]
 
 
 async def claim(simulator: Simulator, flow_id: str) -> bool:

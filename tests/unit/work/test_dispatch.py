@@ -32,8 +32,8 @@ async def sent(simulator: Simulator, init: dict[str, Any] | None = None, **field
 
 async def work(simulator: Simulator) -> dict[str, Any]:
     document = await simulator.engine.queries.flow("flow")
-    item: dict[str, Any] = document["steps"]["step"]["work"][0]
-    return await simulator.engine.queries.work_item(item["work_id"])
+    item = document["steps"]["step"]["work"][0]
+    return {**await simulator.engine.queries.work_item(item["work_id"])}
 
 
 async def events(simulator: Simulator) -> list[str]:

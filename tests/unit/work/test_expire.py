@@ -21,7 +21,7 @@ async def sent(simulator: Simulator, **fields: Any) -> str:
 
 
 async def look(simulator: Simulator, work_id: str) -> dict[str, Any]:
-    return await simulator.engine.queries.work_item(work_id)
+    return {**await simulator.engine.queries.work_item(work_id)}
 
 
 async def state(simulator: Simulator, work_id: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from counterfoil.domain.gate import workflows
 from counterfoil.domain.gate.calls import WORKFLOW_STATUS, GateCall
@@ -15,6 +15,8 @@ from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, Prolo
 from counterfoil.domain.time import rfc3339
 from counterfoil.store.unit_of_work.read_set import ReadSet, step_key
 from counterfoil.store.unit_of_work.unit import UnitOfWork
+from counterfoil.wire.gate import ClaimProlonged, GateAnswer
+from counterfoil.wire.workflows import WorkflowEnded
 
 
 @dataclass(slots=True)
@@ -46,8 +48,8 @@ class AskGate:
         needs.gates.add(step_key(call.flow_id, call.step_id))
         needs.inputs.add(call.flow_id)
 
-    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
-        return ask(unit, self.call, now)
+    def decide(self, unit: UnitOfWork, now: int) -> GateAnswer:
+        return cast(GateAnswer, ask(unit, self.call, now))
 
 
 @dataclass(slots=True)
@@ -79,8 +81,8 @@ class Prolong:
         needs.flows.add(self.flow_id)
         needs.gates.add(step_key(self.flow_id, self.step_id))
 
-    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
-        return prolong(unit, self.flow_id, self.step_id, self.sign, now)
+    def decide(self, unit: UnitOfWork, now: int) -> ClaimProlonged:
+        return cast(ClaimProlonged, prolong(unit, self.flow_id, self.step_id, self.sign, now))
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class FinishWorkflow:
     def needs(self, needs: ReadSet) -> None:
         needs.open_flows.add(self.flow_id)
 
-    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+    def decide(self, unit: UnitOfWork, now: int) -> WorkflowEnded:
         workflows.end(unit, self.flow_id, self.ending, self.reason, now)
         status = WORKFLOW_STATUS[unit.flow(self.flow_id).status]
         return {
@@ -116,6 +118,6 @@ class ResumeWorkflow:
         needs.open_flows.add(self.flow_id)
         needs.whole_flows.add(self.flow_id)
 
-    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+    def decide(self, unit: UnitOfWork, now: int) -> WorkflowEnded:
         workflows.resume(unit, self.flow_id)
         return {"workflow_id": self.flow_id, "status": "in_progress", "message": "Workflow resumed"}

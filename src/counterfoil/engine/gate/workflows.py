@@ -15,9 +15,10 @@ from counterfoil.engine.gate.commands import (
     ResumeWorkflow,
 )
 from counterfoil.engine.queries.control_queries import ControlQueries
-from counterfoil.engine.queries.documents import Document
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.wire.gate import ClaimProlonged, GateAnswer
+from counterfoil.wire.workflows import WorkflowDocument, WorkflowEnded
 
 
 class Workflows:
@@ -29,13 +30,13 @@ class Workflows:
         self._queries = queries
         self._metrics = metrics
 
-    async def create(self, request: CreateWorkflow, caller: str) -> tuple[Document, bool]:
+    async def create(self, request: CreateWorkflow, caller: str) -> tuple[WorkflowDocument, bool]:
         """The workflow, and whether it is new."""
         begin = BeginWorkflow(f"wf_{self._context.new_id()}", request, caller)
         workflow_id, created = await self._commit.submit(begin)
         return await self._queries.workflow(workflow_id), created
 
-    async def gate(self, call: GateCall) -> Document:
+    async def gate(self, call: GateCall) -> GateAnswer:
         answer = await self._commit.submit(AskGate(call))
         self._metrics.gated(answer["decision"], answer["decision_source"])
         return answer
@@ -44,11 +45,11 @@ class Workflows:
         """Whether the same report was recorded already."""
         return await self._commit.submit(ReportStep(workflow_id, step_id, report))
 
-    async def prolong_claim(self, workflow_id: str, step_id: str, sign: ProlongClaim) -> Document:
+    async def prolong_claim(self, workflow_id: str, step_id: str, sign: ProlongClaim) -> ClaimProlonged:
         return await self._commit.submit(Prolong(workflow_id, step_id, sign))
 
-    async def end(self, workflow_id: str, ending: Ending, reason: str | None = None) -> Document:
+    async def end(self, workflow_id: str, ending: Ending, reason: str | None = None) -> WorkflowEnded:
         return await self._commit.submit(FinishWorkflow(workflow_id, ending, reason))
 
-    async def resume(self, workflow_id: str) -> Document:
+    async def resume(self, workflow_id: str) -> WorkflowEnded:
         return await self._commit.submit(ResumeWorkflow(workflow_id))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import cast
 
 from counterfoil.domain.policies.controls import KeptPolicy
 from counterfoil.domain.policies.definitions import PolicyDefinition
 from counterfoil.domain.policies.trials import PolicyTrial
 from counterfoil.domain.states import Decision
-from counterfoil.engine.approvals.warnings import warn_of_approval
+from counterfoil.engine.approvals.warnings import approval_warnings
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.policies.commands import DeletePolicy, PutPolicy, TryPolicy
 from counterfoil.engine.policies.files import SOURCE
 from counterfoil.engine.queries.control_documents import policy_document
 from counterfoil.engine.queries.control_queries import ControlQueries
-from counterfoil.engine.queries.documents import Document
 from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.wire.policies import EvaluatedCall, MatchedPolicy, PolicyPut, PolicyTested
 
 
 class Policies:
@@ -28,14 +29,17 @@ class Policies:
 
     async def put(
         self, policy_id: str, definition: PolicyDefinition, changed_by: str, source: str = "api"
-    ) -> tuple[Document, bool]:
+    ) -> tuple[PolicyPut, bool]:
         """The policy as it is now, and whether it is new."""
         policy: KeptPolicy
         policy, created = await self._commit.submit(PutPolicy(policy_id, definition, changed_by, source))
         asks = definition.enabled and definition.action.type is Decision.REQUIRE_APPROVAL
         terms = definition.action if asks else None
-        document = policy_document(policy)
-        return warn_of_approval(document, terms, self._context.reviewers, kind="policy_id", name=policy_id), created
+        warnings = approval_warnings(terms, self._context.reviewers, kind="policy_id", name=policy_id)
+        document = cast(PolicyPut, policy_document(policy))
+        if warnings:
+            document["warnings"] = warnings
+        return document, created
 
     async def delete(self, policy_id: str, changed_by: str) -> None:
         await self._commit.submit(DeletePolicy(policy_id, changed_by))
@@ -48,13 +52,13 @@ class Policies:
             if policy_id not in definitions:
                 await self.delete(policy_id, SOURCE)
 
-    async def test(self, trial: PolicyTrial) -> Document:
+    async def test(self, trial: PolicyTrial) -> PolicyTested:
         """The decision of one policy, or of all that are in force."""
         ruling, subject = await self._commit.submit(TryPolicy(trial))
         return {
             "decision": ruling.decision,
             "matched": bool(ruling.matched),
             "reason": ruling.reason,
-            "policies_matched": [matched.document() for matched in ruling.matched],
-            "subject": asdict(subject),
+            "policies_matched": [cast(MatchedPolicy, matched.document()) for matched in ruling.matched],
+            "subject": cast(EvaluatedCall, asdict(subject)),
         }

@@ -31,8 +31,8 @@ from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.domain.work.decisions import RetryRules, acknowledge, fail, give_back, report, take_back
 from counterfoil.domain.work.replies import (
     Acknowledged,
+    AttemptNotCompleted,
     Failed,
-    NotCompleted,
     NotSent,
     Outcome,
     Reply,
@@ -82,7 +82,7 @@ class RecordReply:
         if isinstance(outcome, Acknowledged):
             unit.record(acknowledge(work, now, self._http_status, outcome.note))
             return "acknowledged"
-        if isinstance(outcome, NotCompleted):
+        if isinstance(outcome, AttemptNotCompleted):
             event = give_back(
                 work,
                 unit.version(work.version),

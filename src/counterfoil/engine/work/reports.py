@@ -85,7 +85,7 @@ class Reports:
 
     def _require_accepting(self) -> None:
         if not self._context.accepting:
-            raise Unavailable("the engine is stopping, send it again to the next one")
+            raise Unavailable("the engine is stopping; retry later")
 
     def _count(self, answer: Completion | CounterfoilError) -> None:
         if isinstance(answer, CounterfoilError):

@@ -40,7 +40,7 @@ _NEVER_SECONDS = 1e8
 """aiohttp's own timeout of idle connections knows nothing of the express lane: server/connections.py has ours."""
 
 _FAULTS: tuple[tuple[type[Exception], str], ...] = (
-    (LineTooLong, "the request line or a header is longer than this server takes"),
+    (LineTooLong, "the request line or a header is longer than this server accepts"),
     (InvalidHeader, "a header is malformed"),
     (PayloadEncodingError, "the body is not framed as its headers say"),
     (BadStatusLine, NOT_HTTP),

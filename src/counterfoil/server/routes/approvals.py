@@ -17,12 +17,12 @@ from counterfoil.domain.errors import (
     UnsupportedMediaType,
 )
 from counterfoil.domain.gate.requests import Approve, Reject
-from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import REVIEWERS, caller
 from counterfoil.server.control_requests import ApprovalFilters
 from counterfoil.server.requests import read_optional_model, read_query
-from counterfoil.server.routes import Answer, EngineFacade, Route
+from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
+from counterfoil.wire.approvals import ApprovalDocument, ApprovalsPage
 
 _APPROVAL_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 REVIEW_ERRORS = (
@@ -67,7 +67,7 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             tag="approvals",
             summary="List approvals, oldest first",
             query=ApprovalFilters,
-            answers={200: Answer(description="a page of approvals", model=answers.ApprovalsPage)},
+            answers={200: SuccessAnswer(description="a page of approvals", model=ApprovalsPage)},
             errors=(InvalidInput,),
         ),
         Route(
@@ -76,7 +76,7 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             handler=get_approval,
             tag="approvals",
             summary="Show an approval, with the attempts before it",
-            answers={200: Answer(description="the approval", model=answers.ApprovalDocument)},
+            answers={200: SuccessAnswer(description="the approval", model=ApprovalDocument)},
             errors=(UnknownApproval,),
         ),
         Route(
@@ -90,7 +90,7 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             request=Approve,
             request_optional=True,
             example={"comment": "checked with the customer"},
-            answers={200: Answer(description="the approval as it is now", model=answers.ApprovalDocument)},
+            answers={200: SuccessAnswer(description="the approval as it is now", model=ApprovalDocument)},
             errors=(UnknownApproval, *REVIEW_ERRORS),
             roles=REVIEWERS,
         ),
@@ -104,7 +104,7 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             request=Reject,
             request_optional=True,
             example={"reason": "wrong account"},
-            answers={200: Answer(description="the approval as it is now", model=answers.ApprovalDocument)},
+            answers={200: SuccessAnswer(description="the approval as it is now", model=ApprovalDocument)},
             errors=(UnknownApproval, *REVIEW_ERRORS),
             roles=REVIEWERS,
         ),

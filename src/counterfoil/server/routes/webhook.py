@@ -26,10 +26,11 @@ from counterfoil.domain.errors import (
 from counterfoil.domain.jsontext import is_ordinary
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.domain.work.results import Heartbeat, StepResult
-from counterfoil.server.answers import HeartbeatTaken, ReceiptState, ReportTaken, json_answer, json_response
+from counterfoil.server.answers import json_answer, json_response
 from counterfoil.server.completions import Headers, Resolve, Take, completion_text
 from counterfoil.server.requests import parse_body, read_body, require_json, validate
-from counterfoil.server.routes import Answer, EngineFacade, HeaderParameter, Route
+from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
+from counterfoil.wire.work import HeartbeatTaken, ReceiptState, ReportTaken
 
 RECEIPT_HEADER = "Counterfoil-Receipt"
 
@@ -121,7 +122,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
         return json_response(await engine.queries.receipt(work_id))
 
     path = "/webhook/{flow_id}/{step_id}/{receipt_token}"
-    accepted = {200: Answer(description="recorded, or harmless to repeat: see verdict", model=ReportTaken)}
+    accepted = {200: SuccessAnswer(description="recorded, or harmless to repeat: see verdict", model=ReportTaken)}
     return [
         Route(
             method="POST",
@@ -143,7 +144,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
             handler=get_receipt,
             tag="webhook",
             summary="Look at a work item without changing it",
-            answers={200: Answer(description="its state", model=ReceiptState)},
+            answers={200: SuccessAnswer(description="its state", model=ReceiptState)},
             errors=(UnknownReceipt,),
             roles=None,
             bare=True,
@@ -172,7 +173,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
             request=Heartbeat,
             request_optional=True,
             example={"progress": 0.4, "message": "rendering"},
-            answers={200: Answer(description="until when the next one is due", model=HeartbeatTaken)},
+            answers={200: SuccessAnswer(description="until when the next one is due", model=HeartbeatTaken)},
             errors=(*_REFUSALS, InvalidSignature),
             roles=None,
             bare=True,

@@ -8,14 +8,16 @@ from counterfoil.domain import errors
 from counterfoil.domain.gate.calls import GateCall
 from counterfoil.domain.gate.requests import Approve, CompleteStep, GateRequest, ProlongClaim, Reject
 from counterfoil.engine.approvals.commands import Verdict
-from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import OPERATORS, REVIEWERS, caller
-from counterfoil.server.control_requests import GateOptions, PendingLimit, read_keyed
+from counterfoil.server.control_requests import GateQuery, PendingLimit, read_keyed
 from counterfoil.server.requests import read_model, read_optional_model, read_query
-from counterfoil.server.routes import Answer, EngineFacade, Handler, Route
+from counterfoil.server.routes import EngineFacade, Handler, Route, SuccessAnswer
 from counterfoil.server.routes.approvals import REVIEW_ERRORS
 from counterfoil.server.routes.workflow_paths import BODY_ERRORS, STEP_PATH, step_id_of, workflow_id_of
+from counterfoil.wire.approvals import PendingApprovals, StepReviewed
+from counterfoil.wire.gate import ClaimProlonged, GateAnswer
+from counterfoil.wire.workflows import WorkflowStepDetail
 
 GATE_EXAMPLE = {
     "step_name": "Wire transfer",
@@ -37,7 +39,7 @@ def workflow_step_routes(engine: EngineFacade) -> list[Route]:
 def _gate_routes(engine: EngineFacade) -> list[Route]:
     async def gate_step(request: web.Request) -> web.Response:
         workflow_id, step_id = workflow_id_of(request), step_id_of(request)
-        options = read_query(request, GateOptions)
+        options = read_query(request, GateQuery)
         wanted = await read_keyed(request, GateRequest, optional=True)
         include = options.include_prior_output == "true"
         return json_response(
@@ -60,8 +62,8 @@ def _gate_routes(engine: EngineFacade) -> list[Route]:
             request=GateRequest,
             request_optional=True,
             example=GATE_EXAMPLE,
-            query=GateOptions,
-            answers={200: Answer(description="the decision", model=answers.GateAnswer)},
+            query=GateQuery,
+            answers={200: SuccessAnswer(description="the decision", model=GateAnswer)},
             errors=(
                 errors.UnknownWorkflow,
                 errors.WorkflowTerminal,
@@ -80,7 +82,7 @@ def _gate_routes(engine: EngineFacade) -> list[Route]:
             handler=get_workflow_step,
             tag="workflows",
             summary="Show a step with the history of all its decisions and attempts",
-            answers={200: Answer(description="the step", model=answers.WorkflowStepDetail)},
+            answers={200: SuccessAnswer(description="the step", model=WorkflowStepDetail)},
             errors=(errors.UnknownWorkflow, errors.UnknownStep),
         ),
     ]
@@ -113,7 +115,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
             request=CompleteStep,
             request_optional=True,
             example=COMPLETE_EXAMPLE,
-            answers={204: Answer(description="recorded")},
+            answers={204: SuccessAnswer(description="recorded")},
             errors=(
                 errors.UnknownWorkflow,
                 errors.UnknownStep,
@@ -135,7 +137,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
             description="For the holder that the gate's answer named. It is no call of the gate, and counts as none.",
             request=ProlongClaim,
             example={"holder": "agent-7", "lease_seconds": 60},
-            answers={200: Answer(description="until when", model=answers.ClaimProlonged)},
+            answers={200: SuccessAnswer(description="until when", model=ClaimProlonged)},
             errors=(errors.UnknownWorkflow, errors.UnknownStep, errors.ClaimLost, *BODY_ERRORS),
             roles=OPERATORS,
         ),
@@ -170,7 +172,7 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
             description="The same as for the approval itself, under `/api/v1/approvals`.",
             request=model,
             request_optional=True,
-            answers={200: Answer(description="the step as it is now", model=answers.StepReviewed)},
+            answers={200: SuccessAnswer(description="the step as it is now", model=StepReviewed)},
             errors=(errors.UnknownWorkflow, errors.UnknownStep, errors.NoApprovalNeeded, *REVIEW_ERRORS),
             roles=REVIEWERS,
         )
@@ -183,7 +185,7 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
             tag="approvals",
             summary="List what waits for people",
             query=PendingLimit,
-            answers={200: Answer(description="oldest first", model=answers.PendingApprovals)},
+            answers={200: SuccessAnswer(description="oldest first", model=PendingApprovals)},
             errors=(errors.InvalidInput,),
         ),
         route("approve", approve_step, "Agree to a step of a workflow", Approve),

@@ -12,13 +12,13 @@ from counterfoil.domain.gate.requests import (
     EndWorkflow,
 )
 from counterfoil.domain.gate.workflows import Ending
-from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import OPERATORS, caller
 from counterfoil.server.control_requests import WorkflowFilters, read_keyed
 from counterfoil.server.requests import read_optional_model, read_query
-from counterfoil.server.routes import Answer, EngineFacade, Handler, Route
+from counterfoil.server.routes import EngineFacade, Handler, Route, SuccessAnswer
 from counterfoil.server.routes.workflow_paths import BODY_ERRORS, PATH, workflow_id_of
+from counterfoil.wire.workflows import WorkflowDocument, WorkflowEnded, WorkflowsPage
 
 WORKFLOW_EXAMPLE = {"workflow_name": "refund", "source": "langgraph", "metadata": {"customer": "acme"}}
 
@@ -55,8 +55,8 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
             request=CreateWorkflow,
             example=WORKFLOW_EXAMPLE,
             answers={
-                201: Answer(description="begun", model=answers.WorkflowDocument),
-                200: Answer(description="the one that the same request began before", model=answers.WorkflowDocument),
+                201: SuccessAnswer(description="begun", model=WorkflowDocument),
+                200: SuccessAnswer(description="the one that the same request began before", model=WorkflowDocument),
             },
             errors=(*BODY_ERRORS, errors.IdempotencyKeyReused),
             roles=OPERATORS,
@@ -68,7 +68,7 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
             tag="workflows",
             summary="List workflows, newest first",
             query=WorkflowFilters,
-            answers={200: Answer(description="a page of workflows", model=answers.WorkflowsPage)},
+            answers={200: SuccessAnswer(description="a page of workflows", model=WorkflowsPage)},
             errors=(errors.InvalidInput,),
         ),
         Route(
@@ -77,7 +77,7 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
             handler=get_workflow,
             tag="workflows",
             summary="Show a workflow with its steps",
-            answers={200: Answer(description="the workflow", model=answers.WorkflowDocument)},
+            answers={200: SuccessAnswer(description="the workflow", model=WorkflowDocument)},
             errors=(errors.UnknownWorkflow,),
         ),
     ]
@@ -128,7 +128,7 @@ def _ending_routes(engine: EngineFacade) -> list[Route]:
             description=end.description,
             request=EndWorkflow,
             request_optional=True,
-            answers={200: Answer(description="it has ended", model=answers.WorkflowEnded)},
+            answers={200: SuccessAnswer(description="it has ended", model=WorkflowEnded)},
             errors=(errors.UnknownWorkflow, errors.WorkflowTerminal, *end.errors, *BODY_ERRORS),
             roles=OPERATORS,
         )
@@ -145,7 +145,7 @@ def _ending_routes(engine: EngineFacade) -> list[Route]:
             "that they rejected.",
             request=EndWorkflow,
             request_optional=True,
-            answers={200: Answer(description="it can", model=answers.WorkflowEnded)},
+            answers={200: SuccessAnswer(description="it can", model=WorkflowEnded)},
             errors=(
                 errors.UnknownWorkflow,
                 errors.WorkflowTerminal,

@@ -64,7 +64,7 @@ class CommitUnknown(Exception):
 
     def __init__(self, resolve: Callable[[], Awaitable[bool]]) -> None:
         self.resolve = resolve
-        super().__init__("whether the last commit holds is not known yet")
+        super().__init__("the outcome of the last commit is not known yet")
 
 
 class GuardRefused(Exception):
@@ -227,10 +227,10 @@ class GroupCommit:
 
     def _no_room(self) -> Unavailable:
         if self._closed:
-            return Unavailable("the engine is stopping, send it again to the next one")
+            return Unavailable("the engine is stopping; retry later")
         if self.failed:
-            return Unavailable("the writer of this engine has failed, send it again when it was restarted")
-        return Unavailable("too much is waiting to be written, send it again later")
+            return Unavailable("the writer of this engine has failed; retry after a restart")
+        return Unavailable("too many commands are waiting to be written; retry later")
 
     def enqueue(self, command: Command[Answer], resolve: Callable[[Answer | CounterfoilError], None]) -> bool:
         """The same without waiting: ``resolve`` is called once the command is durable or refused. False: no room."""
@@ -346,12 +346,12 @@ class GroupCommit:
         except StoreFailure as failure:
             self._metrics.store_failed()
             self.outage.failed(failure, len(batch))
-            batch.fail(Unavailable("the store cannot be written now, send it again later"))
+            batch.fail(Unavailable("the store cannot be written now; retry later"))
         except CommitUnknown as unknown:
             self._metrics.store_failed()
             log.error("commit_unknown", reason=str(unknown), commands=len(batch))  # noqa: TRY400
             self._doubtful.append((batch.unit, unknown.resolve))
-            batch.fail(Unavailable("the store was lost while this was being written, send it again"))
+            batch.fail(Unavailable("the connection to the store was lost during this commit; send the request again"))
         except GuardRefused as refusal:
             parts = self._split(batch, refusal)
         except Exception:
@@ -383,7 +383,7 @@ class GroupCommit:
 
         def done(findings: Findings | None) -> None:
             if findings is None:
-                resolve(Unavailable("a value cannot be checked against its schema now, send it again later"))
+                resolve(Unavailable("a value cannot be checked against its schema now; retry later"))
                 return
             self._known.learn_findings(findings)
             if not self.enqueue(command, resolve):
@@ -392,7 +392,7 @@ class GroupCommit:
         if self._checker is None or self._closed:
             done(None)
         elif not self._checker.check(needed.checks, done, urgent=not isinstance(command, ReadOnlyCommand)):
-            resolve(Unavailable("too many values wait to be checked, send it again later"))
+            resolve(Unavailable("too many values are waiting to be checked; retry later"))
 
     def _follow_up(self, unit: UnitOfWork, commands: int) -> None:
         self._known.learn_plans(unit.changes.plans.values())

@@ -1,4 +1,4 @@
-"""The wire under the API client: one engine, its connections, and answers as documents or as exceptions."""
+"""Sends the requests of the API client to one engine; answers become documents or exceptions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
 STREAM_SILENCE_SECONDS = 60.0
 
 
-class Answer(NamedTuple):
-    """What the engine said, when it was no error."""
+class EngineAnswer(NamedTuple):
+    """An answer of the engine that is no error."""
 
     status: int
     document: dict[str, Any]
     headers: Mapping[str, str]
 
 
-class Wire:
+class ApiConnection:
     """Talks to one engine; an async context manager that holds its connections."""
 
     def __init__(self, base_url: str, key: str | None = None, *, timeout: float = 30.0, patience: float = 60.0) -> None:
@@ -62,7 +62,7 @@ class Wire:
         body: Any = None,
         query: Mapping[str, Any] | None = None,
         extra_seconds: float = 0.0,
-    ) -> Answer:
+    ) -> EngineAnswer:
         params = {name: str(value) for name, value in (query or {}).items() if value is not None}
         sent = None if body is None else dump_json(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
@@ -81,7 +81,7 @@ class Wire:
         document = _document(raw)
         if response.status >= 300 or (document is None and raw):
             raise api_error(response.status, document, retry_after=parse_retry_after(response.headers))
-        return Answer(response.status, document or {}, response.headers)
+        return EngineAnswer(response.status, document or {}, response.headers)
 
     def _open_stream(self, path: str, seen: int | None) -> Stream:
         headers = {"Accept": "text/event-stream"}
