@@ -23,7 +23,7 @@ from tests.databases import (
     NewCluster,
     NewDatabase,
     databases_of,
-    remove_databases,
+    finish_databases,
     skipped_without_postgres,
 )
 from tests.postgres import Cluster
@@ -78,8 +78,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        remove_databases(config)
+    finish_databases(config)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -19,7 +19,7 @@ from counterfoil.domain.errors import Unavailable
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.time import Clock
 from counterfoil.domain.work.receipts import Receipts
-from counterfoil.engine import Engine, EngineContext, Limits, Retention, system_clock
+from counterfoil.engine import EngineContext, Limits, Retention, assemble, system_clock
 from counterfoil.engine.policies.files import PolicyFileError, read_policies
 from counterfoil.engine.subscriptions.deliveries import AT_ONCE as DELIVERIES_AT_ONCE
 from counterfoil.engine.sweeps.loop import SweepLoop
@@ -114,7 +114,7 @@ class Counterfoil:
         )
         self.metrics = Metrics()
         secret = settings.signing_secret
-        self.engine = Engine(
+        self.engine = assemble(
             self._store,
             context,
             self._transport,
@@ -147,12 +147,12 @@ class Counterfoil:
 
     async def stop(self) -> None:
         """Take no new work, let what is under way finish within the grace period, leave the rest for the next start."""
-        self.engine.accepting = False
+        self.engine.context.accepting = False
         self.engine.feed.close()
         await self._sweeps.stop()
         left, _ = await asyncio.gather(self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server())
         if left:
-            log.info("attempts_left", attempts=left, note="their outcome is unknown: the next start decides")
+            log.info("attempts_left", attempts=left, note="outcome unknown: resolved at the next start")
         await self._transport.__aexit__(None, None, None)
         await self._store.close()
 
@@ -178,7 +178,7 @@ class Counterfoil:
         if self.settings.policies_file:
             try:
                 definitions = read_policies(Path(self.settings.policies_file))
-                await self.engine.control.put_policies(definitions)
+                await self.engine.policies.put_file(definitions)
             except (PolicyFileError, Unavailable) as failure:
                 raise StartFailure(str(failure)) from failure
 
@@ -187,7 +187,7 @@ class Counterfoil:
         try:
             await Site(self._runner, host, port, self._connections).start()
         except OSError as error:
-            raise StartFailure(f"cannot serve on {host}:{port}: {error.strerror or error}") from error
+            raise StartFailure(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         address = self._runner.addresses[0]
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{address[1]}"

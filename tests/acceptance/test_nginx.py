@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,18 +18,15 @@ from tests.acceptance.conftest import NewEngine
 from tests.acceptance.processes import EngineProcess
 from tests.eventually import eventually
 from tests.pages import ROOT
+from tests.programs import program
 from tests.sse import event_stream
 from tests.wire import Api
 
 FILE = ROOT / "config" / "nginx.conf"
-NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
 SECRET = "cf_a-key-for-this-test-only"
 TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
-pytestmark = [
-    pytest.mark.postgresql_only,
-    pytest.mark.skipif(NGINX is None, reason="nginx is not installed here, so nobody tries config/nginx.conf"),
-]
+pytestmark = pytest.mark.postgresql_only
 
 
 def prepared(directory: Path, port: int, nodes: list[int], **timeouts: str) -> Path:
@@ -54,9 +50,8 @@ def prepared(directory: Path, port: int, nodes: list[int], **timeouts: str) -> P
 
 
 async def run_nginx(configuration: Path, *arguments: str) -> asyncio.subprocess.Process:
-    assert NGINX is not None
     return await asyncio.create_subprocess_exec(
-        NGINX,
+        program("nginx"),
         *("-p", str(configuration.parent), "-e", str(configuration.parent / "error.log"), "-c", str(configuration)),
         *arguments,
         stdout=asyncio.subprocess.PIPE,
@@ -92,6 +87,7 @@ async def balance(
     tmp_path: Path, new_engine: NewEngine, unused_tcp_port_factory: Callable[[], int]
 ) -> AsyncIterator[Balance]:
     """Starts three nodes and nginx in front of them."""
+    program("nginx")
     running: list[asyncio.subprocess.Process] = []
     timeout = aiohttp.ClientTimeout(total=30)
     session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {SECRET}"}, timeout=timeout)

@@ -25,6 +25,7 @@ from tests.acceptance.ledger import compare
 from tests.databases import NewDatabase
 from tests.eventually import eventually
 from tests.postgres import UNPRIVILEGED, free_port
+from tests.programs import program
 from tests.proxy import CommitFault, Proxy
 from tests.running import Connect, StartNode
 from tests.sse import event_stream
@@ -68,15 +69,13 @@ class Pooler:
 
 @pytest.fixture
 async def pooler(new_database: NewDatabase) -> AsyncIterator[Pooler]:
-    program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
-    if program is None:
-        pytest.skip("pgbouncer is not installed: nothing was tested behind it")
+    pgbouncer = program("pgbouncer")
     direct = new_database()
     home = Path(tempfile.mkdtemp(prefix="counterfoil-pgbouncer-"))
     home.chmod(0o755)
     pooler = configure(home, direct)
     process = await asyncio.create_subprocess_exec(
-        program,
+        pgbouncer,
         *("-u", UNPRIVILEGED) if os.geteuid() == 0 else (),
         str(home / "pgbouncer.ini"),
         stdout=asyncio.subprocess.DEVNULL,
@@ -134,7 +133,9 @@ async def test_nodes_hear_each_other_past_it(
 ) -> None:
     """Word goes out through the pooler and is heard on a connection past it."""
     nodes = [await start_node(**pooler.settings, lease_ms=60_000) for _ in range(2)]
-    await nodes[0].engine.engine.keep_lease()  # so that it knows of the second without waiting for its next renewal
+    await nodes[
+        0
+    ].engine.engine.membership.renew()  # so that it knows of the second without waiting for its next renewal
     apis = [connect(node) for node in nodes]
     await apis[0].put_step("job", endpoint.url("/job"))
     flow_id = await apis[0].start("job")

@@ -50,10 +50,15 @@ class Node:
         self.committed: list[UnitOfWork] = []
         """The units of work of its commits, in their order."""
         self.commit = GroupCommit(
-            store, clock, Metrics(), DefinitionCache(), backlog_limit=100_000, batch_limit=batch_limit
+            store,
+            clock,
+            Metrics(),
+            DefinitionCache(),
+            backlog_limit=100_000,
+            batch_limit=batch_limit,
+            prepare=lambda unit: self.prepare(unit),  # noqa: PLW0108 (a test may put another in its place)
+            after_commit=[lambda unit, _: self.committed.append(unit)],
         )
-        self.commit.prepare = self.prepare
-        self.commit.committed = self.committed.append
 
     def prepare(self, unit: UnitOfWork) -> None:
         unit.node_id = self.node_id

@@ -13,7 +13,7 @@ from counterfoil.domain.gate.calls import GateCall
 from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, GateRequest
 from counterfoil.domain.policies.definitions import PolicyDefinition
 from counterfoil.engine.approvals.commands import ExpireApproval, Review
-from counterfoil.engine.gate import AskGate, BeginWorkflow, ReportStep
+from counterfoil.engine.gate.commands import AskGate, BeginWorkflow, ReportStep
 from counterfoil.engine.policies.commands import DeletePolicy, PutPolicy
 from counterfoil.store.group_commit.batch import Batch, ForEach
 from counterfoil.store.postgres.doctor import examine

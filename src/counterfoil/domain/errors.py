@@ -98,7 +98,7 @@ class Refused(CounterfoilError):
 
 class WorkNotActive(Refused):
     code = "WORK_NOT_ACTIVE"
-    default_message = "this work has not been sent yet, so there is nothing to report on"
+    default_message = "this work has not been dispatched yet, so there is nothing to report"
 
 
 class AlreadySucceeded(Refused):
@@ -118,7 +118,7 @@ class ConflictingResult(Refused):
 
 class WorkCancelled(Refused):
     code = "WORK_CANCELLED"
-    default_message = "this work was cancelled, its result is no longer wanted"
+    default_message = "this work was cancelled; its result is no longer accepted"
 
 
 class Unknown(CounterfoilError):
@@ -167,7 +167,7 @@ class UnknownPolicy(Unknown):
 
 class UnknownRoute(Unknown):
     code = "NOT_FOUND"
-    default_message = "nothing is served at this path; GET /openapi.json lists what is"
+    default_message = "no such path; GET /openapi.json lists all paths"
 
 
 class Invalid(CounterfoilError):
@@ -205,7 +205,7 @@ class InvalidPolicy(Invalid):
 
 class UnreachableGoal(Invalid):
     code = "UNREACHABLE_GOAL"
-    default_message = "a goal needs inputs that nothing provides"
+    default_message = "a goal needs inputs that neither init nor any step provides"
 
 
 class PlanCycle(Invalid):
@@ -219,22 +219,22 @@ class Conflict(CounterfoilError):
 
 class FlowExists(Conflict):
     code = "FLOW_EXISTS"
-    default_message = "a flow with this id exists already"
+    default_message = "a flow with this id already exists"
 
 
 class FlowFinal(Conflict):
     code = "FLOW_FINAL"
-    default_message = "the flow has already ended, there is nothing left to cancel"
+    default_message = "the flow has already ended and cannot be cancelled"
 
 
 class FlowNotFailed(Conflict):
     code = "FLOW_NOT_FAILED"
-    default_message = "only a flow that has failed can go on from where it did"
+    default_message = "only a failed flow can be redriven"
 
 
 class WorkNotFailed(Conflict):
     code = "WORK_NOT_FAILED"
-    default_message = "only work that has failed can be redriven"
+    default_message = "only failed work can be redriven"
 
 
 class WorkflowTerminal(Conflict):
@@ -253,30 +253,30 @@ class IdempotencyKeyMismatch(Conflict):
 
 class IdempotencyKeyReused(Conflict):
     code = "IDEMPOTENCY_KEY_REUSED"
-    default_message = "this idempotency_key has made another workflow, from another body"
+    default_message = "this idempotency_key has already created a workflow from a different body"
 
 
 class IdempotencyKeyInUse(Conflict):
     code = "IDEMPOTENCY_KEY_IN_USE"
-    default_message = "another workflow has used this idempotency_key, and it is unique across workflows"
+    default_message = "another workflow already uses this idempotency_key, which must be unique across workflows"
 
 
 class StepInputMismatch(Conflict):
     code = "STEP_INPUT_MISMATCH"
     default_message = (
-        "step_input or tool_context is not that of the recorded decision; "
-        'ask with "retry_policy": "reevaluate", or for another step_id'
+        "step_input or tool_context differs from that of the recorded decision; "
+        'use "retry_policy": "reevaluate", or another step_id'
     )
 
 
 class StepInFlight(Conflict):
     code = "STEP_IN_FLIGHT"
-    default_message = "another agent has claimed this step, and its lease has not lapsed"
+    default_message = "another agent has claimed this step, and its lease has not expired"
 
 
 class ClaimLost(Conflict):
     code = "CLAIM_LOST"
-    default_message = "this holder's claim of the step has lapsed, or another one has it"
+    default_message = "this holder's claim on the step has expired, or another holder has it"
 
 
 class StepNotAllowed(Conflict):
@@ -291,7 +291,7 @@ class CompletionConflict(Conflict):
 
 class ApprovalHold(Conflict):
     code = "APPROVAL_HOLD"
-    default_message = "people were asked about this very step: asking again does not get around them"
+    default_message = "this step has a pending or rejected approval; re-evaluation cannot bypass it"
 
 
 class ApprovalPending(Conflict):
@@ -301,7 +301,7 @@ class ApprovalPending(Conflict):
 
 class ApprovalExpired(Conflict):
     code = "APPROVAL_EXPIRED"
-    default_message = "the approval was not given in time"
+    default_message = "the approval expired before it was given"
 
 
 class StepRejected(Conflict):
@@ -311,7 +311,7 @@ class StepRejected(Conflict):
 
 class NotPending(Conflict):
     code = "NOT_PENDING"
-    default_message = "this approval has been decided already"
+    default_message = "this approval has already been decided"
 
 
 class NoApprovalNeeded(Conflict):
@@ -321,7 +321,7 @@ class NoApprovalNeeded(Conflict):
 
 class SameReviewer(Conflict):
     code = "SAME_REVIEWER"
-    default_message = "this key has agreed already: the others who must agree are other people"
+    default_message = "this API key has already approved; the remaining approvals must come from other reviewers"
 
 
 class Denied(CounterfoilError):
@@ -330,22 +330,22 @@ class Denied(CounterfoilError):
 
 class Unauthenticated(Denied):
     code = "UNAUTHENTICATED"
-    default_message = "an API key is needed: Authorization: Bearer <secret>, or Basic name:secret"
+    default_message = "an API key is required: Authorization: Bearer <secret>, or Basic name:secret"
 
 
 class Forbidden(Denied):
     code = "FORBIDDEN"
-    default_message = "the role of this API key does not allow it"
+    default_message = "the role of this API key does not allow this request"
 
 
 class SelfApproval(Denied):
     code = "SELF_APPROVAL"
-    default_message = "whoever asked for this must not approve it"
+    default_message = "the requester of an approval may not give it"
 
 
 class InvalidSignature(Denied):
     code = "INVALID_SIGNATURE"
-    default_message = "this step wants completions signed with Standard Webhooks headers"
+    default_message = "this step requires completions signed with Standard Webhooks headers"
 
 
 class Unacceptable(CounterfoilError):
@@ -359,7 +359,7 @@ class BadRequest(Unacceptable):
 
 class MethodNotAllowed(Unacceptable):
     code = "METHOD_NOT_ALLOWED"
-    default_message = "this path does not take this method"
+    default_message = "this path does not support this method"
 
 
 class UnsupportedMediaType(Unacceptable):
@@ -369,19 +369,19 @@ class UnsupportedMediaType(Unacceptable):
 
 class PayloadTooLarge(Unacceptable):
     code = "PAYLOAD_TOO_LARGE"
-    default_message = "the body is larger than this server takes"
+    default_message = "the body is larger than this server accepts"
 
 
 class RequestTimeout(Unacceptable):
     code = "REQUEST_TIMEOUT"
-    default_message = "the request did not arrive within the time that this server waits for it"
+    default_message = "the request did not arrive within the server's time limit"
 
 
 class Unavailable(CounterfoilError):
     """Not now: nothing was recorded, and the same request may be sent again."""
 
     code = "UNAVAILABLE"
-    default_message = "the engine cannot take this now, send it again later"
+    default_message = "the engine cannot accept this request now; retry later"
 
 
 class InternalError(CounterfoilError):

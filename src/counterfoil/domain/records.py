@@ -145,7 +145,7 @@ class Gate(Record):
 
 @dataclass(slots=True)
 class Approval(Record):
-    """One question to people: whether one attempt of one work item may go ahead, with the arguments of this digest."""
+    """One question to people: whether one attempt of one work item can proceed, with the arguments of this digest."""
 
     approval_id: str
     flow_id: str

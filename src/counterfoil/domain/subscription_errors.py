@@ -12,7 +12,7 @@ class UnknownSubscription(Unknown):
 
 class UnknownDelivery(Unknown):
     code = "UNKNOWN_DELIVERY"
-    default_message = "this subscription has no such delivery: it was made, or never was"
+    default_message = "no such delivery: already delivered, or never existed"
 
 
 class InvalidSubscription(Invalid):
@@ -22,4 +22,4 @@ class InvalidSubscription(Invalid):
 
 class SubscriptionDisabled(Conflict):
     code = "SUBSCRIPTION_DISABLED"
-    default_message = "this subscription is disabled: put it again with enabled true first"
+    default_message = "this subscription is disabled; PUT it with enabled: true first"

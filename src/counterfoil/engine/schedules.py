@@ -127,7 +127,7 @@ def _request(schedule: Schedule, tick: int) -> StartFlow:
     try:
         return schedules.request_at(schedule, tick)
     except ValidationError:
-        raise InvalidInput("the flow of this schedule is none that this version takes: put it anew") from None
+        raise InvalidInput("this version does not accept the flow of this schedule: PUT the schedule again") from None
 
 
 def _refusal(schedule_id: str, error: Exception) -> CounterfoilError:
@@ -153,11 +153,14 @@ class Schedules:
     async def delete(self, schedule_id: str) -> None:
         await self._commit.submit(DeleteSchedule(schedule_id))
 
-    async def fire_due(self, now: int, limit: int) -> int:
-        """Fire the schedules that are due, at most so many; how many were."""
+    def due(self, now: int, limit: int) -> ForEach[Firing | None]:
+        """The search for schedules that are due, and the command that fires each."""
         find = Find.of("find_due_schedules", now=now, limit=min(limit, MOST_AT_ONCE))
-        fire = partial(FireSchedule, context=self._context)
-        firings = [firing for firing in await self._commit.submit(ForEach(find, fire)) if firing is not None]
+        return ForEach(find, partial(FireSchedule, context=self._context))
+
+    async def fired(self, answers: list[Firing | None]) -> int:
+        """Count and log the firings; returns how many there were."""
+        firings = [firing for firing in answers if firing is not None]
         for firing in firings:
             self._tell(firing)
         return len(firings)

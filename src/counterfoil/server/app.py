@@ -98,7 +98,7 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
 def _refuse_receipts(request: web.Request) -> None:
     """A receipt is a credential: it must not become the id of something, which is shown and stored."""
     if any(map(holds_receipt, request.match_info.values())):
-        raise BadRequest("a receipt token stands where an id is expected")
+        raise BadRequest("a receipt token was sent where an id is expected")
 
 
 def _options(allowed: str, guard: Guard | None) -> Handler:
@@ -115,7 +115,7 @@ def _options(allowed: str, guard: Guard | None) -> Handler:
 async def _expect(request: web.Request) -> None:
     """``Expect: 100-continue``: a body that is too large is refused before it is sent."""
     if request.headers.get("Expect", "").lower() != "100-continue":
-        raise BadRequest("the only expectation that this server knows is 100-continue")
+        raise BadRequest("the only supported expectation is 100-continue")
     if (request.content_length or 0) > request.client_max_size:
         raise PayloadTooLarge(limit_bytes=request.client_max_size)
     if request.version >= (1, 1):

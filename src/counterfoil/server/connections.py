@@ -37,7 +37,7 @@ EVICTED_TOGETHER = 64
 
 log = structlog.get_logger(__name__)
 
-TURNED_AWAY = problem_bytes(Unavailable("too many connections are open, try again later"), close=True)
+TURNED_AWAY = problem_bytes(Unavailable("too many connections are open; retry later"), close=True)
 
 
 class Waits(StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from importlib.resources import files
 
@@ -56,13 +57,27 @@ def docs_routes() -> list[Route]:
 
 
 def openapi_route(document_of: list[Route], *, with_keys: bool) -> Route:
-    """``/openapi.json`` over these routes; the text is made once."""
-    text = json_text(openapi_document(document_of, with_keys=with_keys))
-    handler = _file_handler(text, "application/json")
+    """``/openapi.json`` over these routes; the text is made once, by the first request for it.
+
+    Making it takes longer than the rest of an engine's start, so it is made in a thread and not before it is wanted.
+    """
+    made: Handler | None = None
+    making = asyncio.Lock()
+
+    def text() -> bytes:
+        return json_text(openapi_document(document_of, with_keys=with_keys))
+
+    async def get_document(request: web.Request) -> web.StreamResponse:
+        nonlocal made
+        async with making:
+            if made is None:
+                made = _file_handler(await asyncio.to_thread(text), "application/json")
+        return await made(request)
+
     return Route(
         method="GET",
         path="/openapi.json",
-        handler=handler,
+        handler=get_document,
         tag="operations",
         summary="The OpenAPI document",
         answers={200: SuccessAnswer(description="OpenAPI 3.1", media_type="application/json")},

@@ -84,7 +84,7 @@ def parse_body(body: bytes, invalid: type[Invalid]) -> Any:
         return accept_json(body)
     except JsonError as error:
         place = {"place": "body", "message": str(error)}
-        raise invalid("the body is not JSON that this engine takes", errors=[place]) from None
+        raise invalid("the body is not JSON that this engine accepts", errors=[place]) from None
 
 
 def validate(model: type[Model], value: Any, invalid: type[Invalid]) -> Model:
@@ -98,7 +98,7 @@ def validate(model: type[Model], value: Any, invalid: type[Invalid]) -> Model:
 
 _MESSAGES = {
     "missing": "is required",
-    "extra_forbidden": "is not a field that this takes",
+    "extra_forbidden": "is not a known field",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
     "dict_type": "must be an object",

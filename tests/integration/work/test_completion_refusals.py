@@ -198,7 +198,7 @@ BAD_SIGNATURES: dict[str, Callable[[], dict[str, str]]] = {
     "too old": lambda: signature_headers(SECRET, RESULT, at=time.time() - 310),
     "too new": lambda: signature_headers(SECRET, RESULT, at=time.time() + 310),
     "moved timestamp": lambda: {**signature_headers(SECRET, RESULT), "webhook-timestamp": str(int(time.time()) - 7)},
-    "timestamp is no number": lambda: {**signature_headers(SECRET, RESULT), "webhook-timestamp": "now"},
+    "timestamp is not a number": lambda: {**signature_headers(SECRET, RESULT), "webhook-timestamp": "now"},
     "timestamp is huge": lambda: {**signature_headers(SECRET, RESULT), "webhook-timestamp": "9" * 400},
     "signature is no base64": lambda: {**signature_headers(SECRET, RESULT), "webhook-signature": "v1,!!!"},
     "signature without a version": lambda: {**signature_headers(SECRET, RESULT), "webhook-signature": "nonsense"},

@@ -52,11 +52,11 @@ def test_errors_of_work_are_readable() -> None:
     [
         (
             ApiError(404, "UNKNOWN_FLOW", "no flow has this id"),
-            "UNKNOWN_FLOW: no flow has this id; `counterfoil flow list` shows the flows there are",
+            "UNKNOWN_FLOW: no flow has this id; `counterfoil flow list` lists the flows",
         ),
         (
             ApiError(422, "INVALID_STEP", "not valid", {"errors": [{"place": "work.max_retries", "message": "-2"}]}),
-            "INVALID_STEP: not valid (work.max_retries: -2); correct what is named and put the step again",
+            "INVALID_STEP: not valid (work.max_retries: -2); correct the named fields and put the step again",
         ),
         (
             ApiError(503, "UNAVAILABLE", "not now", retry_after=7),
@@ -81,9 +81,9 @@ def test_ids_are_not_cut_where_there_is_no_terminal(capsys: pytest.CaptureFixtur
 
 
 def test_an_empty_table_says_so_beside_the_output(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("FLOW",), [], empty="no flow fits")
+    print_table(("FLOW",), [], empty="no matching flow")
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "no flow fits\n")
+    assert (captured.out, captured.err) == ("", "no matching flow\n")
 
 
 def test_pairs_are_json_where_they_are_json() -> None:

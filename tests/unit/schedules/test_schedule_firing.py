@@ -28,12 +28,12 @@ async def put(simulator: Simulator, schedule_id: str = "nightly", **fields: Any)
     """A schedule of every minute, unless something else is said."""
     rhythm = {} if "cron" in fields else {"every_ms": MINUTE}
     given = {**rhythm, "flow": {"goals": ["step"]}, **fields}
-    document, _ = await simulator.engine.put_schedule(schedule_id, ScheduleDefinition.model_validate(given))
+    document, _ = await simulator.engine.schedules.put(schedule_id, ScheduleDefinition.model_validate(given))
     return {**document}
 
 
 async def register(simulator: Simulator, step_id: str = "step", **fields: Any) -> None:
-    await simulator.engine.put_step(step_id, step_definition(**fields))
+    await simulator.engine.steps.put(step_id, step_definition(**fields))
 
 
 async def shown(simulator: Simulator, schedule_id: str = "nightly") -> dict[str, Any]:
@@ -142,13 +142,13 @@ async def test_a_schedule_that_is_deleted_starts_nothing_more(simulator: Simulat
     await put(simulator)
     await put(simulator, "other")
     simulator.clock.advance(MINUTE)
-    await simulator.engine.delete_schedule("nightly")
+    await simulator.engine.schedules.delete("nightly")
     assert await fire(simulator) == 1
     assert [call.metadata["schedule_id"] for call in simulator.network.calls] == ["other"]
     with pytest.raises(UnknownSchedule):
         await shown(simulator)
     with pytest.raises(UnknownSchedule):
-        await simulator.engine.delete_schedule("nightly")
+        await simulator.engine.schedules.delete("nightly")
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -160,7 +160,7 @@ async def test_a_start_that_is_refused_does_not_hold_the_schedule_up(simulator: 
         await register(simulator, step_id)
     await put(simulator)
     await put(simulator, "sound", flow={"goals": ["other"]})
-    await simulator.engine.delete_step("step")
+    await simulator.engine.steps.delete("step")
     simulator.clock.advance(MINUTE)
     assert await fire(simulator) == 2
     assert [call.metadata["schedule_id"] for call in simulator.network.calls] == ["sound"]
@@ -268,10 +268,10 @@ async def test_nothing_is_fired_while_stopping(simulator: Simulator) -> None:
     await register(simulator)
     await put(simulator)
     simulator.clock.advance(MINUTE)
-    simulator.engine.accepting = False
+    simulator.engine.context.accepting = False
     assert await simulator.sweep(SweepName.SCHEDULES) == 0
     assert await simulator.next_due(SweepName.SCHEDULES) is None
-    simulator.engine.accepting = True
+    simulator.engine.context.accepting = True
     assert await simulator.sweep(SweepName.SCHEDULES) == 1
 
 
@@ -279,7 +279,7 @@ async def test_a_sweep_that_was_told_too_late_a_time_fires_nothing(simulator: Si
     await register(simulator)
     await put(simulator)
     sweep = simulator._sweeps[SweepName.SCHEDULES]
-    assert await sweep.run_once(simulator.clock() + MINUTE, 10) == 0
+    assert await sweep.run_once(simulator.engine.commit, simulator.clock() + MINUTE, 10) == 0
     assert simulator.network.calls == []
 
 

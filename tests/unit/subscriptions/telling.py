@@ -23,8 +23,8 @@ async def subscribe(simulator: Simulator, name: str = "ops", url: str = URL, *ev
 
 
 async def start(simulator: Simulator, flow_id: str = "flow", **more: Any) -> None:
-    await simulator.engine.put_step("a", definition())
-    await simulator.engine.start_flow(StartFlow(flow_id=flow_id, goals=["a"], **more))
+    await simulator.engine.steps.put("a", definition())
+    await simulator.engine.flows.start(StartFlow(flow_id=flow_id, goals=["a"], **more))
 
 
 async def sweep(simulator: Simulator) -> int:

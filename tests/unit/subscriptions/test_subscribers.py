@@ -62,7 +62,7 @@ async def test_a_delivery_goes_with_its_flow_but_not_from_under_who_takes_it(
     """In one batch, in either order."""
     await subscribe(simulator)
     await start(simulator)
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     started, _ = await kept(simulator)
     claim = ClaimDelivery(started["delivery_id"], 1_000)
     prune = Prune("flow", "{}", simulator.clock(), payloads=False)
@@ -113,7 +113,7 @@ async def test_a_subscription_of_another_version_stops_nothing_and_says_what_to_
     await start(simulator)
     assert (await kept(simulator), len(await kept(simulator, "sane"))) == ([], 1)
     shown = await simulator.engine.subscribers.get("ops")
-    assert (shown["enabled"], (shown["note"] or "")[-13:]) == (False, ": put it anew")
+    assert (shown["enabled"], (shown["note"] or "")[-14:]) == (False, ": PUT it again")
     await subscribe(simulator)
     assert (await simulator.engine.subscribers.get("ops"))["note"] is None
 
@@ -152,7 +152,7 @@ async def test_labels_are_looked_up_only_when_somebody_asks_for_them(simulator: 
     await simulator.start()
     await subscribe(simulator, "a", URL, "flow.cancelled", match={"flow_labels": {"team": "a"}})
     await subscribe(simulator, "b", URL, "flow.cancelled", match={"flow_labels": {"team": "b"}})
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     assert len(await kept(simulator, "a")) == 1
     assert await kept(simulator, "b") == []
 

@@ -210,7 +210,7 @@ async def test_a_database_that_was_dropped_is_gone(new_database: NewDatabase, py
     databases = databases_of(pytestconfig)
     name = databases.create(empty=True)
     await (await asyncpg.connect(databases.dsn(name))).close()
-    databases.drop(name)
+    databases.drop(name).result()
     with pytest.raises(asyncpg.InvalidCatalogNameError):
         await asyncpg.connect(databases.dsn(name))
 

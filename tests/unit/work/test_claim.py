@@ -17,12 +17,12 @@ from tests.store.records import definition
 
 
 async def start(simulator: Simulator, *goals: str, flow_id: str | None = None) -> str:
-    document = await simulator.engine.start_flow(StartFlow(goals=list(goals) or ["step"], flow_id=flow_id))
+    document = await simulator.engine.flows.start(StartFlow(goals=list(goals) or ["step"], flow_id=flow_id))
     return str(document["flow_id"])
 
 
 async def put(simulator: Simulator, step_id: str = "step", **fields: Any) -> None:
-    await simulator.engine.put_step(step_id, definition(**{"endpoint": f"http://{step_id}.test/", **fields}))
+    await simulator.engine.steps.put(step_id, definition(**{"endpoint": f"http://{step_id}.test/", **fields}))
 
 
 async def work_of(simulator: Simulator, flow_id: str, step_id: str = "step") -> WorkDocument:
@@ -121,7 +121,7 @@ async def test_no_more_of_a_step_than_its_parallelism(simulator: Simulator) -> N
         await simulator.network.answer(call, answered())
     assert await simulator.sweep(SweepName.REQUEUE) == 0, "those that wait for a callback are out, too"
     simulator.wakeups.clear()
-    await simulator.engine.complete(first.metadata["work_id"], StepResult(success=True))
+    await simulator.engine.reports.complete(first.metadata["work_id"], StepResult(success=True))
     assert (SweepName.REQUEUE, None) in simulator.wakeups, "one that came back makes room"
     assert await simulator.sweep(SweepName.REQUEUE) == 1
     assert len({call.metadata["flow_id"] for call in simulator.network.calls}) == 3

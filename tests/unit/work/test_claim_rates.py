@@ -71,7 +71,7 @@ async def test_what_comes_back_makes_no_room(simulator: Simulator) -> None:
     assert await requeue(simulator) == 0
     for call in simulator.network.waiting():
         await simulator.network.answer(call, answered())
-        await simulator.engine.complete(call.metadata["work_id"], StepResult(success=True))
+        await simulator.engine.reports.complete(call.metadata["work_id"], StepResult(success=True))
         assert "step" in simulator.engine.slots.resting
         assert await requeue(simulator) == 0
 

@@ -36,7 +36,7 @@ class Question:
 def ask_people(view: FlowView, work: Work, question: Question, ruling: Ruling, now: int) -> str:
     """Hold an item until people have decided; returns the approval's id."""
     terms = ruling.terms
-    assert terms is not None, "only who requires an approval asks for one"
+    assert terms is not None, "only a ruling that requires an approval creates one"
     approval_id = f"apr_{view.new_id()}"
     data = {
         "approval_id": approval_id,
@@ -63,7 +63,7 @@ def _storable(reason: str | None) -> str | None:
 
 
 def approve(view: FlowView, approval: Approval, reviewer: str, comment: str | None, now: int) -> Approval:
-    """One more person agrees; with the last that is needed the item may go ahead, once."""
+    """One more person agrees; with the last that is needed the item can proceed, once."""
     _refuse_if_decided(approval, now)
     if approval.separate_requester and reviewer in (approval.requester or NOBODY, _starter(view, approval) or NOBODY):
         raise SelfApproval(approval_id=approval.approval_id)
@@ -95,7 +95,7 @@ def expire(view: FlowView, approval: Approval, now: int) -> bool:
     if approval.status is not ApprovalStatus.PENDING or approval.expires_at > now:
         return False
     view.record(_decided(view, approval, EventType.APPROVAL_EXPIRED, now, None))
-    _block(view, approval, now, "APPROVAL_EXPIRED", f"nobody approved it before {rfc3339(approval.expires_at)}")
+    _block(view, approval, now, "APPROVAL_EXPIRED", f"not approved before {rfc3339(approval.expires_at)}")
     return True
 
 
@@ -114,7 +114,7 @@ def _refuse_if_decided(approval: Approval, now: int) -> None:
     if late or approval.status is ApprovalStatus.EXPIRED:
         raise ApprovalExpired(**details)
     if approval.status is not ApprovalStatus.PENDING:
-        raise NotPending(f"this approval is {approval.status} already", **details)
+        raise NotPending(f"this approval is already {approval.status}", **details)
 
 
 def _starter(view: FlowView, approval: Approval) -> str | None:

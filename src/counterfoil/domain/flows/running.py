@@ -195,13 +195,13 @@ def _delegate(view: FlowView, work: Work, version: StepVersion, now: int) -> lis
     view.record(work_event(work, EventType.WORK_DELEGATED, now, {"child_flow_id": work.work_id}))
     work = view.work(work.work_id)
     if depth > DEEPEST_FLOW:
-        message = f"flows lie in each other more than {DEEPEST_FLOW} deep"
+        message = f"sub-flows are nested more than {DEEPEST_FLOW} levels deep"
         view.record(fail(work, now, "FLOW_TOO_DEEP", message, "flow"))
         return []
     try:
         launch(view, _child(view, work, version, parent), now)
     except CounterfoilError as refusal:
-        view.record(fail(work, now, refusal.code, f"the flow inside cannot start: {refusal.message}", "flow"))
+        view.record(fail(work, now, refusal.code, f"the sub-flow cannot start: {refusal.message}", "flow"))
         return []
     return [work.work_id]
 

@@ -120,7 +120,7 @@ def classify(reply: Reply, kind: Literal["async", "sync"]) -> Outcome:
         return Failed(ReplyCode.ENDPOINT_REDIRECT, f"{message}, and redirects are not followed")
     if 400 <= status < 500:
         return Failed(ReplyCode.ENDPOINT_REJECTED, message)
-    return Failed(ReplyCode.INVALID_RESPONSE, f"{message}, which is no final status of HTTP")
+    return Failed(ReplyCode.INVALID_RESPONSE, f"{message}, which is not a final HTTP status")
 
 
 def _unanswered(reply: Reply) -> Outcome:
@@ -157,12 +157,12 @@ def _sync_answer(reply: Reply) -> Outcome:
 def _step_result(reply: Reply) -> StepResult | str:
     """The result in the body, or what is wrong with it: the place and the rule, never the text itself."""
     if reply.truncated:
-        return f"the body of the answer is longer than the {len(reply.body)} bytes that are read of one"
+        return f"the response body is longer than {len(reply.body)} bytes"
     try:
         return StepResult.model_validate(accept_json(reply.body))
     except JsonError as error:
-        return f"the body of the answer is not JSON: {error}"
+        return f"the response body is not JSON: {error}"
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        return f"the body of the answer is not a StepResult: {place}{': ' if place else ''}{first['msg']}"
+        return f"the response body is not a StepResult: {place}{': ' if place else ''}{first['msg']}"

@@ -84,7 +84,7 @@ def _recorded_subject(unit: UnitOfWork, call: RecordedCall, now: int) -> Subject
     workflow(unit, call.workflow_id)
     gate = unit.find_gate(call.workflow_id, call.step_id)
     if gate is None:
-        raise UnknownStep("this step was never asked for at the gate")
+        raise UnknownStep("no gate call was made for this step")
     arguments = dict(unit.work(gate.work_id).arguments or {})
     tool = arguments.pop("tool_context", None)
     if tool is not None:

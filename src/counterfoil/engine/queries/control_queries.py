@@ -80,7 +80,7 @@ class ControlQueries:
         document = await self.workflow(workflow_id)
         step = next((step for step in document["steps"] if step["step_id"] == step_id), None)
         if step is None:
-            raise UnknownStep("this step was never asked for at the gate")
+            raise UnknownStep("no gate call was made for this step")
         work = [row[1] for row in await self._read("work_of_flow", flow_id=workflow_id) if row[3] == step_id]
         history = await self._history([(workflow_id, work_id) for work_id in work])
         return {"workflow_id": workflow_id, **step, "history": history}

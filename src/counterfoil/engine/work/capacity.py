@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from counterfoil.domain.records import host_of
@@ -56,6 +57,16 @@ class Slots:
     def forget_rests(self, steps: Iterable[str]) -> bool:
         """Another definition may allow more, or another node knows better; whether any of these was resting."""
         return sum(self.resting.pop(step_id, None) is not None for step_id in tuple(steps)) > 0
+
+    def forget_full(self, steps: AbstractSet[str]) -> bool:
+        """Attempts of these steps have ended; returns whether any of the steps was full."""
+        full = self.full & steps
+        self.full -= full
+        return bool(full)
+
+    def limited_steps(self) -> set[str]:
+        """The steps that are known to be at a limit."""
+        return {*self.full, *self.resting}
 
     def occupy(self, lane: str) -> None:
         self._under_way += 1

@@ -43,7 +43,7 @@ LINGERING_SECONDS = 2.0
 _Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _FAULTS: tuple[tuple[type[Exception], str], ...] = (
-    (LineTooLong, "the request line or a header is longer than this server takes"),
+    (LineTooLong, "the request line or a header is longer than this server accepts"),
     (InvalidHeader, "a header is malformed"),
     (PayloadEncodingError, "the body is not framed as its headers say"),
     (BadStatusLine, NOT_HTTP),

@@ -39,23 +39,25 @@ REVIEW_ERRORS = (
 def approval_routes(engine: EngineFacade) -> list[Route]:
     async def list_approvals(request: web.Request) -> web.Response:
         wanted = read_query(request, ApprovalFilters)
-        page = await engine.control.queries.approvals(
+        page = await engine.control_queries.approvals(
             status=wanted.status, flow_id=wanted.flow_id, cursor=wanted.cursor, limit=wanted.limit
         )
         return json_response(page)
 
     async def get_approval(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.approval(_approval_id(request)))
+        return json_response(await engine.control_queries.approval(_approval_id(request)))
 
     async def approve(request: web.Request) -> web.Response:
         said = await read_optional_model(request, Approve, InvalidInput)
         return json_response(
-            await engine.control.review(_approval_id(request), caller(request), "approve", said.comment)
+            await engine.approvals.review(_approval_id(request), caller(request), "approve", said.comment)
         )
 
     async def reject(request: web.Request) -> web.Response:
         said = await read_optional_model(request, Reject, InvalidInput)
-        return json_response(await engine.control.review(_approval_id(request), caller(request), "reject", said.reason))
+        return json_response(
+            await engine.approvals.review(_approval_id(request), caller(request), "reject", said.reason)
+        )
 
     return [
         Route(

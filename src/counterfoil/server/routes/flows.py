@@ -82,7 +82,7 @@ def flow_routes(engine: EngineFacade) -> list[Route]:
 
 def _command_routes(engine: EngineFacade) -> list[Route]:
     async def start_flow(request: web.Request) -> web.Response:
-        document = await engine.start_flow(await read_model(request, StartFlow, InvalidInput), named_caller(request))
+        document = await engine.flows.start(await read_model(request, StartFlow, InvalidInput), named_caller(request))
         response = json_response(document, 201)
         response.headers["Location"] = f"/api/v1/flows/{document['flow_id']}"
         return response
@@ -90,15 +90,15 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
     async def cancel_flow(request: web.Request) -> web.Response:
         flow_id = _flow_id(request)
         wanted = await read_optional_model(request, CancelFlow, InvalidInput)
-        return json_response(await engine.cancel_flow(flow_id, compensate=wanted.compensate))
+        return json_response(await engine.flows.cancel(flow_id, compensate=wanted.compensate))
 
     async def redrive_flow(request: web.Request) -> web.Response:
         flow_id = _flow_id(request)
         await read_optional_model(request, RedriveFlowBody, InvalidInput)
-        return json_response(await engine.redrive_flow(flow_id))
+        return json_response(await engine.flows.redrive(flow_id))
 
     async def plan_flow(request: web.Request) -> web.Response:
-        return json_response(await engine.plan_flow(await read_model(request, StartFlow, InvalidInput)))
+        return json_response(await engine.flows.plan(await read_model(request, StartFlow, InvalidInput)))
 
     return [
         Route(

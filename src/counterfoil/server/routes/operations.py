@@ -19,11 +19,11 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
     async def get_readiness(request: web.Request) -> web.Response:  # noqa: ARG001
         if not engine.accepting:
             raise Unavailable("the engine is stopping")
-        return json_response({"status": "ready", **await engine.health()})
+        return json_response({"status": "ready", **await engine.operations.health()})
 
     async def get_metrics(request: web.Request) -> web.Response:  # noqa: ARG001
         with suppress(Unavailable):  # a store that cannot be read is when metrics are wanted most
-            await engine.refresh_metrics()
+            await engine.operations.refresh_metrics()
         text, content_type = engine.metrics.render()
         headers = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
         return web.Response(body=text, headers=headers)

@@ -41,7 +41,7 @@ def policy_routes(engine: EngineFacade) -> list[Route]:
 
 def _trial_route(engine: EngineFacade) -> Route:
     async def test_policy(request: web.Request) -> web.Response:
-        return json_response(await engine.control.try_policy(await read_model(request, PolicyTrial, InvalidPolicy)))
+        return json_response(await engine.policies.test(await read_model(request, PolicyTrial, InvalidPolicy)))
 
     return Route(
         method="POST",
@@ -62,13 +62,13 @@ def _trial_route(engine: EngineFacade) -> Route:
 def _reading_routes(engine: EngineFacade) -> list[Route]:
     async def list_policies(request: web.Request) -> web.Response:
         wanted = read_query(request, ControlPaging)
-        return json_response(await engine.control.queries.policies(cursor=wanted.cursor, limit=wanted.limit))
+        return json_response(await engine.control_queries.policies(cursor=wanted.cursor, limit=wanted.limit))
 
     async def get_policy(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.policy(_known(request)))
+        return json_response(await engine.control_queries.policy(_known(request)))
 
     async def list_policy_versions(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.policy_versions(_known(request)))
+        return json_response(await engine.control_queries.policy_versions(_known(request)))
 
     return [
         Route(
@@ -109,11 +109,11 @@ def _changing_routes(engine: EngineFacade) -> list[Route]:
             fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
             raise InvalidPolicy("the policy id is not valid", errors=[{"place": "policy_id", "message": fault}])
         definition = await read_model(request, PolicyDefinition, InvalidPolicy)
-        document, created = await engine.control.put_policy(policy_id, definition, caller(request))
+        document, created = await engine.policies.put(policy_id, definition, caller(request))
         return json_response(document, 201 if created else 200)
 
     async def delete_policy(request: web.Request) -> web.Response:
-        await engine.control.delete_policy(_known(request), caller(request))
+        await engine.policies.delete(_known(request), caller(request))
         return empty_response()
 
     return [

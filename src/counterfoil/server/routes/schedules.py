@@ -41,14 +41,14 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
             raise InvalidSchedule("the schedule id is not valid", errors=[{"place": "schedule_id", "message": fault}])
         definition = await read_model(request, ScheduleDefinition, InvalidSchedule)
-        document, created = await engine.put_schedule(schedule_id, definition)
+        document, created = await engine.schedules.put(schedule_id, definition)
         return json_response(document, 201 if created else 200)
 
     async def get_schedule(request: web.Request) -> web.Response:
         return json_response(await engine.queries.schedule(_known(request)))
 
     async def delete_schedule(request: web.Request) -> web.Response:
-        await engine.delete_schedule(_known(request))
+        await engine.schedules.delete(_known(request))
         return empty_response()
 
     async def list_schedules(request: web.Request) -> web.Response:

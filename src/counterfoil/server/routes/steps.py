@@ -41,14 +41,14 @@ def step_routes(engine: EngineFacade) -> list[Route]:
         definition = await asyncio.to_thread(validate, StepDefinition, body, InvalidStep)
         if masked := definition.masked_urls():
             raise InvalidStep(errors=[{"place": place, "message": MASKED_FAULT} for place in masked])
-        document, created = await engine.put_step(step_id, definition)
+        document, created = await engine.steps.put(step_id, definition)
         return json_response(document, 201 if created else 200)
 
     async def get_step(request: web.Request) -> web.Response:
         return json_response(await engine.queries.step(_known(request)))
 
     async def delete_step(request: web.Request) -> web.Response:
-        await engine.delete_step(_known(request))
+        await engine.steps.delete(_known(request))
         return empty_response()
 
     async def list_steps(request: web.Request) -> web.Response:  # noqa: ARG001

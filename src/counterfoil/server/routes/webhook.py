@@ -69,7 +69,9 @@ def express_completions(engine: EngineFacade, limit: int) -> Take:
             result = read(body)
         except ValidationError:
             return False
-        return engine.take_completion(work_id, result, lambda now: engine.verify(headers(), body, now), resolve)
+        return engine.reports.take_completion(
+            work_id, result, lambda now: engine.reports.verify(headers(), body, now), resolve
+        )
 
     return take
 
@@ -77,14 +79,16 @@ def express_completions(engine: EngineFacade, limit: int) -> Take:
 def webhook_routes(engine: EngineFacade) -> list[Route]:
     async def complete(request: web.Request, flow_id: str, step_id: str, token: str) -> web.Response:
         try:
-            work_id = engine.work_of(flow_id, step_id, token)
+            work_id = engine.reports.work_of(flow_id, step_id, token)
             require_json(request)
             body = await _read_report(request)
             result = validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
         except CounterfoilError as error:
             engine.metrics.completed(error.code)
             raise
-        completion = await engine.complete(work_id, result, lambda now: engine.verify(request.headers, body, now))
+        completion = await engine.reports.complete(
+            work_id, result, lambda now: engine.reports.verify(request.headers, body, now)
+        )
         return json_answer(completion_text(completion, flow_id, step_id).encode())
 
     async def complete_work(request: web.Request) -> web.Response:
@@ -98,21 +102,23 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
 
     async def beat_work(request: web.Request) -> web.Response:
         match = request.match_info
-        work_id = engine.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
+        work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
         body = b""
         if request.body_exists:
             body = await _read_report(request)
             if body:
                 require_json(request)
         heartbeat = validate(Heartbeat, parse_body(body, InvalidResult), InvalidResult) if body else Heartbeat()
-        answer = await engine.heartbeat(work_id, heartbeat, lambda now: engine.verify(request.headers, body, now))
+        answer = await engine.reports.heartbeat(
+            work_id, heartbeat, lambda now: engine.reports.verify(request.headers, body, now)
+        )
         return json_response(
             {"deadline_at": optional_rfc3339(answer.deadline_at), "cancel_requested": answer.cancel_requested}
         )
 
     async def get_receipt(request: web.Request) -> web.Response:
         match = request.match_info
-        work_id = engine.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
+        work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
         return json_response(await engine.queries.receipt(work_id))
 
     path = "/webhook/{flow_id}/{step_id}/{receipt_token}"

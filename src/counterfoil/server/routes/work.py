@@ -49,10 +49,12 @@ def work_routes(engine: EngineFacade) -> list[Route]:
     async def redrive_work(request: web.Request) -> web.Response:
         work_id = _work_id(request)
         await read_optional_model(request, RedriveWorkBody, InvalidInput)
-        return json_response(await engine.redrive_work(work_id))
+        return json_response(await engine.flows.redrive_work(work_id))
 
     async def redrive_matching_work(request: web.Request) -> web.Response:
-        return json_response(await engine.redrive_matching(await read_model(request, RedriveRequest, InvalidInput)))
+        return json_response(
+            await engine.flows.redrive_matching(await read_model(request, RedriveRequest, InvalidInput))
+        )
 
     return [
         Route(

@@ -43,12 +43,12 @@ def _gate_routes(engine: EngineFacade) -> list[Route]:
         wanted = await read_keyed(request, GateRequest, optional=True)
         include = options.include_prior_output == "true"
         return json_response(
-            await engine.control.gate(GateCall(workflow_id, step_id, wanted, caller(request), include))
+            await engine.workflows.gate(GateCall(workflow_id, step_id, wanted, caller(request), include))
         )
 
     async def get_workflow_step(request: web.Request) -> web.Response:
         workflow_id, step_id = workflow_id_of(request), step_id_of(request, known=True)
-        return json_response(await engine.control.queries.workflow_step(workflow_id, step_id))
+        return json_response(await engine.control_queries.workflow_step(workflow_id, step_id))
 
     return [
         Route(
@@ -92,7 +92,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
     async def complete_step(request: web.Request) -> web.Response:
         workflow_id, step_id = workflow_id_of(request), step_id_of(request)
         report = await read_keyed(request, CompleteStep, optional=True)
-        repeated = await engine.control.complete_step(workflow_id, step_id, report)
+        repeated = await engine.workflows.complete_step(workflow_id, step_id, report)
         response = empty_response()
         if repeated:
             response.headers["Idempotent-Replayed"] = "true"
@@ -101,7 +101,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
     async def prolong_claim(request: web.Request) -> web.Response:
         workflow_id, step_id = workflow_id_of(request), step_id_of(request)
         sign = await read_model(request, ProlongClaim, errors.InvalidInput)
-        return json_response(await engine.control.prolong_claim(workflow_id, step_id, sign))
+        return json_response(await engine.workflows.prolong_claim(workflow_id, step_id, sign))
 
     return [
         Route(
@@ -146,7 +146,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
 
 def _approval_routes(engine: EngineFacade) -> list[Route]:
     async def list_pending_approvals(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.pending_approvals(read_query(request, PendingLimit).limit))
+        return json_response(await engine.control_queries.pending_approvals(read_query(request, PendingLimit).limit))
 
     async def approve_step(request: web.Request) -> web.Response:
         said = await read_optional_model(request, Approve, errors.InvalidInput)
@@ -158,7 +158,9 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
 
     async def review(request: web.Request, verdict: Verdict, comment: str | None) -> web.Response:
         workflow_id, step_id = workflow_id_of(request), step_id_of(request)
-        return json_response(await engine.control.review_step(workflow_id, step_id, caller(request), verdict, comment))
+        return json_response(
+            await engine.approvals.review_step(workflow_id, step_id, caller(request), verdict, comment)
+        )
 
     def route(verb: str, handler: Handler, summary: str, model: type[Approve | Reject]) -> Route:
         return Route(

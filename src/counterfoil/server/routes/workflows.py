@@ -11,7 +11,7 @@ from counterfoil.domain.gate.requests import (
     CreateWorkflow,
     EndWorkflow,
 )
-from counterfoil.engine.policies.control import Ending
+from counterfoil.domain.gate.workflows import Ending
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import OPERATORS, caller
 from counterfoil.server.control_requests import WorkflowFilters, read_keyed
@@ -30,7 +30,7 @@ def workflow_routes(engine: EngineFacade) -> list[Route]:
 def _workflow_routes(engine: EngineFacade) -> list[Route]:
     async def create_workflow(request: web.Request) -> web.Response:
         wanted = await read_keyed(request, CreateWorkflow)
-        document, created = await engine.control.create_workflow(wanted, caller(request))
+        document, created = await engine.workflows.create(wanted, caller(request))
         response = json_response(document, 201 if created else 200)
         response.headers["Location"] = f"/api/v1/workflows/{document['workflow_id']}"
         if not created:
@@ -39,10 +39,10 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
 
     async def list_workflows(request: web.Request) -> web.Response:
         wanted = read_query(request, WorkflowFilters)
-        return json_response(await engine.control.queries.workflows(**wanted.model_dump()))
+        return json_response(await engine.control_queries.workflows(**wanted.model_dump()))
 
     async def get_workflow(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.workflow(workflow_id_of(request)))
+        return json_response(await engine.control_queries.workflow(workflow_id_of(request)))
 
     return [
         Route(
@@ -107,12 +107,12 @@ _ENDS = (
 def _ending_routes(engine: EngineFacade) -> list[Route]:
     async def resume_workflow(request: web.Request) -> web.Response:
         await read_optional_model(request, EndWorkflow, errors.InvalidInput)
-        return json_response(await engine.control.resume_workflow(workflow_id_of(request)))
+        return json_response(await engine.workflows.resume(workflow_id_of(request)))
 
     def end_with(ending: Ending) -> Handler:
         async def end_workflow(request: web.Request) -> web.Response:
             said = await read_optional_model(request, EndWorkflow, errors.InvalidInput)
-            return json_response(await engine.control.end_workflow(workflow_id_of(request), ending, said.reason))
+            return json_response(await engine.workflows.end(workflow_id_of(request), ending, said.reason))
 
         return end_workflow
 

@@ -102,7 +102,7 @@ def wrong_version(found: int | None, known: int) -> Finding:
 
 def lost_events(rows: Rows) -> Iterator[Finding]:
     for flow_id, count in rows:
-        yield Finding("journal", flow_id, f"{count} entries tell of a flow that the store does not have")
+        yield Finding("journal", flow_id, f"{count} entries belong to a flow that is not in the store")
 
 
 def _event(flow_id: str, work_id: str | None, at: int, fields: Sequence[Any]) -> Event:

@@ -39,7 +39,7 @@ class Command(Protocol[Answer_co]):
 
 
 def _refuse(_command: Command[Any], resolve: Resolve, _needed: CheckNeeded) -> None:
-    resolve(Unavailable("a value cannot be checked against its schema now, send it again later"))
+    resolve(Unavailable("a value cannot be checked against its schema now; retry later"))
 
 
 class ReadOnlyCommand:

@@ -323,7 +323,7 @@ def policy_definition(policy_id: str, definition: str) -> PolicyDefinition:
     try:
         return PolicyDefinition.model_validate_json(definition)
     except ValueError:
-        reason = f"policy {policy_id} was stored by another version and cannot be read: put it anew"
+        reason = f"policy {policy_id} was stored by another version and cannot be read: PUT it again"
         return PolicyDefinition.model_validate({"name": policy_id, "action": {"type": "block", "reason": reason}})
 
 
@@ -349,7 +349,7 @@ def read_subscription(row: Sequence[Any]) -> Subscription:
         parsed = SubscriptionDefinition.model_validate_json(definition)
     except ValueError:
         parsed = SubscriptionDefinition.model_construct(url="", events=[], enabled=False)
-        note = "it was stored by another version and cannot be read: put it anew"
+        note = "it was stored by another version and cannot be read: PUT it again"
     return Subscription(subscription_id, parsed, note, created_at, updated_at)
 
 

@@ -117,7 +117,7 @@ async def write_decided(connection: Connection, batch: Batch, memory: OpenFlowCa
     try:
         await connection.fetchval(text, *parameters, timeout=TRANSACTION_SECONDS)
     except DivisionByZeroError as unproved:
-        raise BeginAgain("a flow is not as it was seen, or the lease has lapsed") from unproved
+        raise BeginAgain("a flow has changed since it was read, or the lease has expired") from unproved
     except AGAIN as error:
         raise BeginAgain(str(error)) from error
     except FAULTS as error:

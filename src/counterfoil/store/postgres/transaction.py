@@ -145,11 +145,11 @@ async def _lock(connection: Connection, needs: ReadSet, *, wait: bool) -> dict[s
     if counted := needs.active_counts | needs.rates:
         rows = await _fetch(connection, COORDINATION["lock_steps" if wait else "try_lock_steps"], counted)
         if not wait and not rows[0][0]:
-            raise BeginAgain("another node counts what is out of the same step")
+            raise BeginAgain("another node is claiming capacity of the same step")
     if needs.keys:
         rows = await _fetch(connection, COORDINATION["lock_keys" if wait else "try_lock_keys"], needs.keys)
         if not wait and not rows[0][0]:
-            raise BeginAgain("another node gives the same key to somebody")
+            raise BeginAgain("another node is assigning the same idempotency key")
     return locked
 
 
@@ -161,7 +161,7 @@ async def _lock_schedules(connection: Connection, wanted: set[str], *, wait: boo
         return
     free = await connection.fetchval(COORDINATION["lock_new_schedules" if wait else "try_lock_new_schedules"])
     if not wait and not free:
-        raise BeginAgain("another node makes schedules")
+        raise BeginAgain("another node is creating schedules")
     if len(await _fetch(connection, QUERIES["load_schedules"], wanted)) != len(there):
         raise BeginAgain("a schedule was made after its lock was looked for")
 
@@ -199,7 +199,7 @@ async def _write(connection: Connection, batch: Batch) -> Mark | None:
     if EventType.WORK_DISPATCHED in changes.kinds():
         alive = await connection.fetch(COORDINATION["check_leases"], [batch.unit.node_id])
         if not alive:
-            raise LeaseLost("this node's lease has lapsed: it claims nothing until it has a new one")
+            raise LeaseLost("this node's lease has expired: it claims nothing until it holds a new one")
     if changes.current:
         await connection.fetch(COORDINATION["lock_register"])
     if changes.changes_controls:
@@ -220,7 +220,7 @@ def _check_controls(batch: Batch, revision: int) -> None:
     """Nobody writes who has decided by other policies than those in force."""
     if revision != batch.unit.controls_revision:
         batch.unit.forget_controls()
-        raise BeginAgain("policies or subscriptions have changed meanwhile")
+        raise BeginAgain("policies or subscriptions have changed since they were read")
 
 
 async def _commit(connection: Connection, mark: Mark | None) -> None:

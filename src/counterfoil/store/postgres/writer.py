@@ -103,7 +103,7 @@ class Writer:
             except BaseException:
                 self._drop()
                 raise
-        raise StoreFailure("other nodes were in the way of this batch again and again")
+        raise StoreFailure("gave up after repeated conflicts with other nodes")
 
     async def _execute_on(self, connection: Connection, batch: Batch) -> None:
         """By the short way if that is possible, else by the long one."""

@@ -1,14 +1,15 @@
-"""The log's share of the journal: what did not go as hoped at info level, everything else at debug level."""
+"""The log after a commit: events that need attention are logged at info level, all others at debug level."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 
 import structlog
 
 from counterfoil.domain.journal.events import Event, EventType
+from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 LOUD = frozenset(
     {
@@ -26,17 +27,18 @@ LOUD = frozenset(
 
 log = structlog.get_logger("counterfoil.journal")
 _level = logging.getLogger("counterfoil.journal")
-"""The same logger, asked for its level: after every commit, and ``log`` takes long to answer."""
+"""The same logger, asked for its level after every commit: ``log`` takes long to answer that."""
 
 
-def announce(events: Iterable[Event], kinds: AbstractSet[EventType]) -> None:
-    """One line for each event worth one, with its ids and, where something went wrong, what it was.
-
-    ``kinds``: those that there are among them.
-    """
+def log_events(unit: UnitOfWork, commit: GroupCommit) -> None:  # noqa: ARG001 (the signature of every handler)
+    """Log the events of a commit."""
     everything = _level.isEnabledFor(logging.DEBUG)
-    if not everything and LOUD.isdisjoint(kinds):
-        return
+    if everything or not LOUD.isdisjoint(unit.changes.kinds()):
+        _write(unit.changes.events, everything=everything)
+
+
+def _write(events: Iterable[Event], *, everything: bool) -> None:
+    """One line for each event, with its ids and, where something went wrong, its error."""
     for event in events:
         if event.type in LOUD:
             write = log.info

@@ -1,4 +1,4 @@
-"""Agents: their workflows, the gate in front of each step, and what they report."""
+"""Commands of agents: workflows, gate calls, reports, claims."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Prolong:
 
 
 @dataclass(slots=True)
-class EndWorkflow:
+class FinishWorkflow:
     """``POST .../complete``, ``/fail`` and ``/abort``."""
 
     flow_id: str
@@ -110,7 +110,7 @@ class EndWorkflow:
 
 @dataclass(slots=True)
 class ResumeWorkflow:
-    """``POST .../resume``: it changes nothing, and refuses who cannot go on."""
+    """``POST .../resume``: changes nothing, and is refused for a workflow that cannot go on."""
 
     flow_id: str
 
