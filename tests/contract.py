@@ -11,11 +11,6 @@ from typing import Any, NamedTuple, cast
 import jsonschema_rs
 import orjson
 
-from counterfoil.engine import Engine
-from counterfoil.server.answers import json_text
-from counterfoil.server.app import api_routes
-from counterfoil.server.openapi import openapi_document
-
 _NAME = re.compile(r"\\\{\w+\\\}")
 
 
@@ -99,6 +94,10 @@ def closed(schema: Any) -> Any:
 @cache
 def published() -> Contract:
     """The contract as a server with API keys publishes it: without keys, only 401 is missing."""
-    routes = api_routes(cast(Engine, None))  # no handler is called, so no engine is needed
+    from counterfoil.server.answers import json_text
+    from counterfoil.server.app import api_routes
+    from counterfoil.server.openapi import openapi_document
+
+    routes = api_routes(cast(Any, None))  # no handler is called, so no engine is needed
     document = openapi_document(routes, with_keys=True)
     return Contract(orjson.loads(json_text(document)))
