@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.subscription_errors import UnknownSubscription
+from counterfoil.domain.errors import UnknownSubscription
 from counterfoil.domain.subscriptions.definitions import Delivery
 from counterfoil.domain.work.receipts import Receipts
 from counterfoil.engine.flows.prune import Prune

@@ -9,7 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from dataclasses import dataclass, replace
 
-from counterfoil.domain.subscription_errors import SubscriptionDisabled, UnknownDelivery, UnknownSubscription
+from counterfoil.domain.errors import SubscriptionDisabled, UnknownDelivery, UnknownSubscription
 from counterfoil.domain.subscriptions.definitions import Delivery, Subscription, SubscriptionDefinition
 from counterfoil.domain.subscriptions.notices import trial
 from counterfoil.domain.work.receipts import Receipts

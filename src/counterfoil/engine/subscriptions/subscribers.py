@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-from counterfoil.domain.subscription_errors import UnknownSubscription
+from counterfoil.domain.errors import UnknownSubscription
 from counterfoil.domain.subscriptions.definitions import (
     SUBSCRIPTION_ID_PATTERN,
     Delivery,
