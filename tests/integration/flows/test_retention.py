@@ -145,8 +145,8 @@ def watch_prunes(node: Node) -> list[int]:
 
     def watch(unit: Any) -> None:
         committed(unit)
-        if unit.changes.pruned.ids:
-            sizes.append(len(unit.changes.pruned.ids))
+        if unit.changes.pruned_flows:
+            sizes.append(len(unit.changes.pruned_flows))
 
     commit.committed = watch
     return sizes

@@ -11,7 +11,7 @@ from counterfoil.domain.records import Approval, Gate
 from counterfoil.domain.states import FlowStatus, WorkStatus
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.engine.queries.documents import Document, fragment
-from counterfoil.store.kinds.rows import read_gate
+from counterfoil.store.kinds.gates import read_gate
 from counterfoil.store.protocol import Row
 
 
