@@ -72,19 +72,22 @@ async def gate(size: Size) -> list[Outcome]:
     """Gates/s of new steps with many policies over those with none."""
     ratios = []
     with engine() as guarded, engine() as unguarded:
-        async with aiohttp.ClientSession() as session:
-            for number in range(POLICIES):
-                url = f"{guarded.url}/api/v1/policies/policy-{number}"
-                async with session.put(url, json=policy(number)) as answer:
-                    assert answer.status == 201, await answer.text()
-            await _refuse_a_match(session, guarded)
-            for turn in range(size.turns + 1):
-                rate = await _gates(session, guarded, size.gates)
-                ratio = rate / await _gates(session, unguarded, size.gates)
-                if turn:  # both have run once before it counts
-                    ratios.append(ratio)
+        await put_policies(guarded)
+        for turn in range(size.turns + 1):
+            ratio = await rate(guarded, size.gates) / await rate(unguarded, size.gates)
+            if turn:  # both have run once before it counts
+                ratios.append(ratio)
     name = f"gates/s of new steps, {POLICIES} policies over none"
     return [Outcome(name, statistics.median(ratios), 0.5, rounds=ratios)]
+
+
+async def put_policies(server: Server) -> None:
+    """Register all policies, and make sure that none of them matches."""
+    async with aiohttp.ClientSession() as session:
+        for number in range(POLICIES):
+            async with session.put(f"{server.url}/api/v1/policies/policy-{number}", json=policy(number)) as answer:
+                assert answer.status == 201, await answer.text()
+        await _refuse_a_match(session, server)
 
 
 async def _refuse_a_match(session: aiohttp.ClientSession, server: Server) -> None:
@@ -95,9 +98,10 @@ async def _refuse_a_match(session: aiohttp.ClientSession, server: Server) -> Non
         assert (told["decision"], told["policy_ids"]) == ("allow", []), told
 
 
-async def _gates(session: aiohttp.ClientSession, server: Server, count: int) -> float:
+async def rate(server: Server, count: int) -> float:
     """Ask for so many new steps of new workflows; how many a second."""
-    workflows = [await _begin(session, server) for _ in range(WORKFLOWS)]
+    async with aiohttp.ClientSession() as session:
+        workflows = [await _begin(session, server) for _ in range(WORKFLOWS)]
     steps = [
         f"{server.url}/api/v1/workflows/{workflows[number % WORKFLOWS]}/steps/transfer-{number}/gate"
         for number in range(count)

@@ -206,7 +206,7 @@ async def flat(size: Size) -> list[Outcome]:
         endpoint = await receipts.serve()
         cycle = Cycle()
         cycle_endpoint = await cycle.serve()
-        await _template(little, receipts, endpoint)
+        await leave_one_waiting(little, receipts, endpoint)
         shutil.copytree(little, much)
         copy_waiting(little / "counterfoil.db", size.few_waiting, "wait")
         copy_waiting(much / "counterfoil.db", size.waiting, "wait")
@@ -239,9 +239,9 @@ def _middle_ratio(much: list[float], little: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(much, little, strict=True))
 
 
-async def _template(data: Path, receipts: Receipts, endpoint: str) -> None:
+async def leave_one_waiting(data: Path, receipts: Receipts, endpoint: str, **environment: str) -> None:
     """One flow that is out, acknowledged and waiting, in a new database."""
-    with engine(data) as server:
+    with engine(data, **environment) as server:
         await register(server, endpoint, deadline_ms=30 * 24 * 3_600_000)
         await receipts.fill(server, 1)
         server.stop()
@@ -267,7 +267,7 @@ async def restart(size: Size) -> list[Outcome]:
         data = Path(directory, "full")
         receipts = Receipts()
         endpoint = await receipts.serve()
-        await _template(data, receipts, endpoint)
+        await leave_one_waiting(data, receipts, endpoint)
         copy_waiting(data / "counterfoil.db", size.in_flight, "wait")
         ratios = []
         for turn in range(size.rounds):

@@ -36,7 +36,7 @@ class Server:
         self.process.wait()
 
     def memory_bytes(self) -> int:
-        """OpenFlowCache that the process holds now, without what it shares."""
+        """Memory that the process holds now, without what it shares."""
         for line in Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss_Anon:"):
                 return int(line.split()[1]) * 1024

@@ -75,7 +75,7 @@ STEP_WHEN: dict[tuple[StepStatus, StepStatus], str] = {
     (StepStatus.PENDING, StepStatus.CANCELLED): "a value will not come because something failed, or the flow has ended",
     (StepStatus.ACTIVE, StepStatus.COMPLETED): "all its work has ended, and none failed (or failures are collected)",
     (StepStatus.ACTIVE, StepStatus.FAILED): "a work item of it failed, or its inputs or predicate are at fault",
-    (StepStatus.ACTIVE, StepStatus.CANCELLED): "the flow has ended, or enough others have completed",
+    (StepStatus.ACTIVE, StepStatus.CANCELLED): "the flow has ended, or enough other steps have completed",
     (StepStatus.COMPLETED, StepStatus.PENDING): "redriven after it was undone",
     (StepStatus.FAILED, StepStatus.PENDING): "redriven",
     (StepStatus.CANCELLED, StepStatus.PENDING): "redriven",
@@ -105,7 +105,7 @@ REPLY_WHEN: dict[ReplyCode, str] = {
     ReplyCode.EGRESS_DENIED: "the egress rules forbid the endpoint's address",
     ReplyCode.NOT_DELIVERED: "the request provably never arrived: connection refused, no such host",
     ReplyCode.NOT_SENT: "this machine lacked descriptors, memory, ports or threads; it does not count as an attempt",
-    ReplyCode.UNKNOWN_OUTCOME: "the request was sent, and no complete answer came back",
+    ReplyCode.UNKNOWN_OUTCOME: "the request was sent, and no complete response came back",
 }
 COMMON_ERRORS: frozenset[type[CounterfoilError]] = frozenset({BadRequest, Forbidden, Unauthenticated, Unavailable})
 

@@ -59,8 +59,16 @@ def stores_of(definition: pytest.Item | pytest.Function, config: pytest.Config) 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "store_name" in metafunc.fixturenames:
-        metafunc.parametrize("store_name", stores_of(metafunc.definition, metafunc.config), indirect=True)
+    """Tests that are marked ``both_paths`` run on the plain path as well, on one store: the path knows of none."""
+    if "store_name" not in metafunc.fixturenames:
+        return
+    stores = stores_of(metafunc.definition, metafunc.config)
+    if metafunc.definition.get_closest_marker("both_paths") is None:
+        metafunc.parametrize("store_name", stores, indirect=True)
+        return
+    ways = [(store, True) for store in stores] + [(stores[0], False)]
+    names = [store if fast else f"{store}, plain" for store, fast in ways]
+    metafunc.parametrize(("store_name", "fast_path"), ways, ids=names, indirect=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -176,7 +184,13 @@ def store_settings(store_name: str, new_database: NewDatabase) -> dict[str, str]
 
 
 @pytest.fixture
-async def start_node(tmp_path: Path, store_settings: dict[str, str]) -> AsyncIterator[StartNode]:
+def fast_path(request: pytest.FixtureRequest) -> bool:
+    """Whether the engines of the test serve HTTP by their own protocol, or by aiohttp's public API alone."""
+    return bool(getattr(request, "param", True))
+
+
+@pytest.fixture
+async def start_node(tmp_path: Path, store_settings: dict[str, str], fast_path: bool) -> AsyncIterator[StartNode]:
     """Starts engines with quick defaults; all are stopped at the end and every database is checked by the doctor."""
     from counterfoil.app import Counterfoil, run_doctor
     from counterfoil.engine import system_clock
@@ -187,7 +201,8 @@ async def start_node(tmp_path: Path, store_settings: dict[str, str]) -> AsyncIte
 
     async def start(clock: Clock | None = None, *, new_receipt_secret: bool = False, **overrides: Any) -> Node:
         work = {**QUICK_WORK, **overrides.pop("work", {})}
-        settings = Settings(**{"data": str(tmp_path / "data"), **QUICK, **store_settings, "work": work, **overrides})
+        chosen = {"data": str(tmp_path / "data"), "fast_path": fast_path, **QUICK, **store_settings, "work": work}
+        settings = Settings(**{**chosen, **overrides})
         stack = contextlib.AsyncExitStack()
         made = Counterfoil(settings, clock or system_clock, new_receipt_secret=new_receipt_secret)
         engine = await stack.enter_async_context(made)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import structlog
 
@@ -19,7 +19,7 @@ from counterfoil.domain.errors import Unavailable
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.time import Clock
 from counterfoil.domain.work.receipts import Receipts
-from counterfoil.engine import Engine, EngineContext, Limits, Retention, system_clock
+from counterfoil.engine import EngineContext, Limits, Retention, assemble, system_clock
 from counterfoil.engine.policies.files import PolicyFileError, read_policies
 from counterfoil.engine.subscriptions.deliveries import AT_ONCE as DELIVERIES_AT_ONCE
 from counterfoil.engine.sweeps.loop import SweepLoop
@@ -28,8 +28,8 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.server.app import create_web_app
 from counterfoil.server.auth import reviewers_among
 from counterfoil.server.connections import ConnectionLimits, Connections
-from counterfoil.server.fast_path.protocol import Runner
-from counterfoil.server.listening import Site
+from counterfoil.server.listening import AcceptingSockets, listen
+from counterfoil.server.plain import PlainRunner
 from counterfoil.server.routes.webhook import express_completions
 from counterfoil.settings import Settings
 from counterfoil.store.doctor.rules import Finding
@@ -55,6 +55,18 @@ FEW_CONNECTIONS = 1_000
 """If the limit on descriptors leaves room for fewer, that is worth a warning."""
 
 log = structlog.get_logger(__name__)
+
+
+class HttpRunner(Protocol):
+    """Serves the web application on accepted connections."""
+
+    async def setup(self) -> None: ...
+
+    async def cleanup(self) -> None: ...
+
+    def connection(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+        ...
 
 
 class StartFailure(Exception):
@@ -114,7 +126,7 @@ class Counterfoil:
         )
         self.metrics = Metrics()
         secret = settings.signing_secret
-        self.engine = Engine(
+        self.engine = assemble(
             self._store,
             context,
             self._transport,
@@ -132,12 +144,24 @@ class Counterfoil:
         )
         self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)
         self._connections = Connections(connection_limits(settings, shares.inbound), self.metrics)
-        self._runner = Runner(
-            create_web_app(self.engine, settings),
+        self._runner = self._make_runner()
+        self._sockets: AcceptingSockets | None = None
+
+    def _make_runner(self) -> HttpRunner:
+        settings, app = self.settings, create_web_app(self.engine, self.settings)
+        grace_seconds = settings.shutdown_grace_ms / 1000
+        if not settings.fast_path:
+            return PlainRunner(
+                app, connections=self._connections, access_log=settings.access_log, shutdown_timeout=grace_seconds
+            )
+        from counterfoil.server.fast_path.protocol import FastRunner  # noqa: PLC0415 (only where it is wanted)
+
+        return FastRunner(
+            app,
             take=express_completions(self.engine, settings.max_body_bytes),
             connections=self._connections,
             access_log=settings.access_log,
-            shutdown_timeout=settings.shutdown_grace_ms / 1000,
+            shutdown_timeout=grace_seconds,
         )
 
     async def __aexit__(
@@ -147,12 +171,12 @@ class Counterfoil:
 
     async def stop(self) -> None:
         """Take no new work, let what is under way finish within the grace period, leave the rest for the next start."""
-        self.engine.accepting = False
+        self.engine.context.accepting = False
         self.engine.feed.close()
         await self._sweeps.stop()
         left, _ = await asyncio.gather(self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server())
         if left:
-            log.info("attempts_left", attempts=left, note="their outcome is unknown: the next start decides")
+            log.info("attempts_left", attempts=left, note="outcome unknown: resolved at the next start")
         await self._transport.__aexit__(None, None, None)
         await self._store.close()
 
@@ -167,7 +191,7 @@ class Counterfoil:
         cleanup.push_async_callback(self.engine.stop, 0)
         await self._load_policies()
         await self._runner.setup()
-        cleanup.push_async_callback(self._runner.cleanup)
+        cleanup.push_async_callback(self._close_server)
         self.url = await self._listen()
         self.engine.context.webhook_base_url = self.settings.webhook_base_url or self._own_address()
         self._sweeps.start()
@@ -178,19 +202,18 @@ class Counterfoil:
         if self.settings.policies_file:
             try:
                 definitions = read_policies(Path(self.settings.policies_file))
-                await self.engine.control.put_policies(definitions)
+                await self.engine.policies.put_file(definitions)
             except (PolicyFileError, Unavailable) as failure:
                 raise StartFailure(str(failure)) from failure
 
     async def _listen(self) -> str:
         host, port = self.settings.host, self.settings.port
         try:
-            await Site(self._runner, host, port, self._connections).start()
+            self._sockets = await listen(host, port, self._runner.connection, self._connections)
         except OSError as error:
-            raise StartFailure(f"cannot serve on {host}:{port}: {error.strerror or error}") from error
-        address = self._runner.addresses[0]
+            raise StartFailure(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
         shown = f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{address[1]}"
+        return f"http://{shown}:{self._sockets.port}"
 
     def _own_address(self) -> str:
         """Where workers find this engine, as far as it can know: an address that stands for all names none of them."""
@@ -202,6 +225,8 @@ class Counterfoil:
         return self.url
 
     async def _close_server(self) -> None:
+        if self._sockets is not None:
+            self._sockets.close()
         await self._runner.cleanup()
 
 

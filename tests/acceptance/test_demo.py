@@ -52,7 +52,7 @@ async def test_once_ends_after_the_summary(start_demo: StartDemo) -> None:
     text = out.decode()
     assert (process.returncode, err.decode()) == (0, "")
     assert "✓ 40 of 40 flows ended as they should" in text
-    assert "✓ 6 duplicate or contradicting results refused, none changed an outcome" in text
+    assert "✓ 6 duplicate or conflicting results refused, none changed an outcome" in text
     assert "✓ doctor: the live database is clean" in text
     assert "✗" not in text
     for scenario in SCENARIOS:
@@ -85,4 +85,4 @@ async def test_an_interrupt_in_the_middle_leaves_nothing_behind(start_demo: Star
     process.send_signal(signal.SIGINT)
     out, err = await asyncio.wait_for(process.communicate(), 20)
     assert (process.returncode, err.decode()) == (130, "")
-    assert "stopped before the end" in out.decode()
+    assert "stopped before all flows had ended" in out.decode()

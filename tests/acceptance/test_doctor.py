@@ -203,7 +203,7 @@ async def test_no_database_of_ours_on_a_server(new_database: NewDatabase) -> Non
     empty = with_password(new_database(empty=True))
     unreachable = f"postgresql://postgres:{PASSWORD}@127.0.0.1:{free_port()}/counterfoil"
     for dsn, reason in (
-        (empty, "there is no database of counterfoil here"),
+        (empty, "there is no counterfoil database here"),
         (f"{empty}_of_nobody", '_of_nobody" does not exist'),
         (unreachable, "Connect call failed"),
     ):

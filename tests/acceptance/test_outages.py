@@ -242,7 +242,7 @@ async def test_word_from_other_nodes_is_heard_again(
     """A listener that was cut off comes back by itself."""
     there = await start_node(store=proxy.direct, lease_ms=60_000)
     here = await start_node(store=proxy.direct, store_listen=proxy.dsn, lease_ms=60_000)
-    await there.engine.engine.keep_lease()  # so that it knows of the other without waiting for its next renewal
+    await there.engine.engine.membership.renew()  # so that it knows of the other without waiting for its next renewal
     await eventually(lambda: proxy.links == 1)
     proxy.cut()
     await eventually(lambda: proxy.accepted == 2)

@@ -133,7 +133,9 @@ async def test_nodes_hear_each_other_past_it(
 ) -> None:
     """Word goes out through the pooler and is heard on a connection past it."""
     nodes = [await start_node(**pooler.settings, lease_ms=60_000) for _ in range(2)]
-    await nodes[0].engine.engine.keep_lease()  # so that it knows of the second without waiting for its next renewal
+    await nodes[
+        0
+    ].engine.engine.membership.renew()  # so that it knows of the second without waiting for its next renewal
     apis = [connect(node) for node in nodes]
     await apis[0].put_step("job", endpoint.url("/job"))
     flow_id = await apis[0].start("job")

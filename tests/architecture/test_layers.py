@@ -55,8 +55,8 @@ def test_the_domain_has_neither_clock_nor_coroutines(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", modules(PACKAGE / "client"), ids=shown)
-def test_of_the_package_the_client_imports_the_domain_only(path: Path) -> None:
-    own = ("counterfoil.client.", "counterfoil.domain.")
+def test_of_the_package_the_client_imports_the_domain_and_the_wire_shapes_only(path: Path) -> None:
+    own = ("counterfoil.client.", "counterfoil.domain.", "counterfoil.wire.")
     names = [name for name in imports(path) if name.partition(".")[0] == "counterfoil"]
     assert not [name for name in names if not name.startswith(own) and name != "counterfoil.version.__version__"]
 

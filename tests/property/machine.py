@@ -137,7 +137,9 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(number=ITEM, progress=PROGRESS, message=st.sampled_from([None, "a", "rendering \u2028 \x7f"]))
     def heartbeat(self, number: int, progress: float | None, message: str | None) -> None:
         item = self.item(number)
-        beating = self.simulator.engine.heartbeat(self.holder(item), Heartbeat(progress=progress, message=message))
+        beating = self.simulator.engine.reports.heartbeat(
+            self.holder(item), Heartbeat(progress=progress, message=message)
+        )
         answer = self.run(beating)
         expected = item.beat(progress, message, self.now)
         if isinstance(answer, str):
@@ -160,7 +162,7 @@ class EngineMachine(RuleBasedStateMachine):
     def cancel(self, chance: int) -> None:
         if chance:
             return  # most flows shall live longer than that
-        answer = self.run(self.simulator.engine.cancel_flow(self.flow_id))
+        answer = self.run(self.simulator.engine.flows.cancel(self.flow_id))
         if self.flow.status in ("completed", "failed"):
             assert answer == FlowFinal.code
         elif self.active:
@@ -210,7 +212,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.crash_during(self.simulator.sweep(sweep), point, after)
         elif during == "cancel" and self.active and not chance:
             after.finish("cancelled", self.now)
-            self.crash_during(self.simulator.engine.cancel_flow(self.flow_id), point, after)
+            self.crash_during(self.simulator.engine.flows.cancel(self.flow_id), point, after)
         else:
             self.runner.run(self.simulator.stop() if during == "stop" else self.simulator.crash())
         self.start_process()
@@ -224,8 +226,8 @@ class EngineMachine(RuleBasedStateMachine):
     async def starting(self, flow: FlowModel) -> None:
         engine = self.simulator.engine
         for step_id, item in flow.items.items():
-            await engine.put_step(step_id, definition_of(item.rules, step_id))
-        await engine.start_flow(StartFlow(flow_id=self.flow_id, goals=list(flow.items)))
+            await engine.steps.put(step_id, definition_of(item.rules, step_id))
+        await engine.flows.start(StartFlow(flow_id=self.flow_id, goals=list(flow.items)))
 
     def endpoint_answers(self, call: Call, kind: str) -> None:
         self.runner.run(self.simulator.network.answer(call, REPLIES[kind]))
@@ -238,14 +240,14 @@ class EngineMachine(RuleBasedStateMachine):
         return self.reporting(item, report)
 
     def reporting(self, item: Item, report: Report) -> Coroutine[Any, Any, Any]:
-        return self.simulator.engine.complete(self.holder(item), StepResult.model_validate(report.body()))
+        return self.simulator.engine.reports.complete(self.holder(item), StepResult.model_validate(report.body()))
 
     def holder(self, item: Item) -> str:
         """The work item, by the receipt that its worker was sent, whichever process issued it."""
         engine, work_id = self.simulator.engine, self.work_ids[item.step_id]
         sent = [call.token for call in self.dispatches() if call.metadata["work_id"] == work_id]
         token = sent[0] if sent else engine.context.receipts.issue(self.flow_id, item.step_id, work_id)
-        return engine.work_of(self.flow_id, item.step_id, token)
+        return engine.reports.work_of(self.flow_id, item.step_id, token)
 
     def dispatches(self) -> list[Call]:
         return [call for call in self.simulator.network.calls if call.url != CANCEL_URL]

@@ -100,9 +100,9 @@ class Run:
         self.simulator = Simulator(self.place, defaults=DEFAULTS)
         await self.simulator.start()
         for step_id, definition in self.definitions.items():
-            await self.simulator.engine.put_step(step_id, StepDefinition.model_validate(definition))
+            await self.simulator.engine.steps.put(step_id, StepDefinition.model_validate(definition))
         try:
-            await self.simulator.engine.start_flow(StartFlow(flow_id="flow", goals=self.goals, init=INIT))
+            await self.simulator.engine.flows.start(StartFlow(flow_id="flow", goals=self.goals, init=INIT))
         except CounterfoilError:
             return False
         return True
@@ -124,9 +124,9 @@ class Run:
         elif action in ("cancel", "cancel_and_undo"):
             if which == 0:
                 compensate = action == "cancel_and_undo"
-                await self.tolerated(self.simulator.engine.cancel_flow("flow", compensate=compensate))
+                await self.tolerated(self.simulator.engine.flows.cancel("flow", compensate=compensate))
         elif action == "redrive":
-            self.redriven |= await self.tolerated(self.simulator.engine.redrive_flow("flow"))
+            self.redriven |= await self.tolerated(self.simulator.engine.flows.redrive("flow"))
         else:
             await self.respond(action, which)
         await self.check()
@@ -162,8 +162,8 @@ class Run:
     async def report(self, call: Call, action: str) -> None:
         engine = self.simulator.engine
         metadata = call.metadata
-        work_id = engine.work_of(metadata["flow_id"], metadata["step_id"], call.token)
-        await self.tolerated(engine.complete(work_id, StepResult.model_validate(self.result(call, action))))
+        work_id = engine.reports.work_of(metadata["flow_id"], metadata["step_id"], call.token)
+        await self.tolerated(engine.reports.complete(work_id, StepResult.model_validate(self.result(call, action))))
 
     def result(self, call: Call, action: str) -> dict[str, Any]:
         if action in ("again", *ANSWERS):

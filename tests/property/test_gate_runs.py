@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.gate.calls import GateCall
 from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, GateRequest
+from counterfoil.domain.gate.workflows import Ending
 from counterfoil.domain.policies.definitions import PolicyDefinition
 from counterfoil.engine.approvals.commands import Verdict
-from counterfoil.engine.policies.control import Ending
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Simulator
 from tests.databases import NewDatabase
@@ -105,7 +105,7 @@ class Life:
     async def rules(self, verdict: str) -> None:
         action = {"type": verdict, "expires_in": EXPIRES_MS}
         definition = PolicyDefinition.model_validate({"name": "all", "action": action})
-        await self.simulator.engine.control.put_policy("all", definition, "admin")
+        await self.simulator.engine.policies.put("all", definition, "admin")
 
     async def swept(self) -> None:
         for name in (SweepName.DEADLINES, SweepName.APPROVALS, SweepName.REQUEUE):
@@ -125,7 +125,6 @@ class Life:
         assert self.models, (calls, answers, before)
 
     def call(self, kind: str, step_id: str, *rest: Any) -> Coroutine[Any, Any, Any]:
-        control = self.simulator.engine.control
         if kind == "gate":
             return self.gate(step_id, *rest)
         if kind == "review":
@@ -133,7 +132,7 @@ class Life:
         key, what = rest
         body = {"output": {"n": what}} if kind == "complete" else {"success": False, "error": what}
         report = CompleteStep.model_validate({"idempotency_key": key, **body})
-        return control.complete_step(self.workflow_id, step_id, report)
+        return self.simulator.engine.workflows.complete_step(self.workflow_id, step_id, report)
 
     def expecting(self, model: Gatekeeper, kind: str, *rest: Any) -> Callable[[], Any]:
         now = [self.now] if kind in ("gate", "review") else []
@@ -146,7 +145,7 @@ class Life:
         if claim is not None:
             body["claim"] = {"holder": claim, "lease_seconds": LEASE_MS // 1000}
         call = GateCall(self.workflow_id, step_id, GateRequest.model_validate(body), "agent", include_prior_output=True)
-        answer = await self.simulator.engine.control.gate(call)
+        answer = await self.simulator.engine.workflows.gate(call)
         context = answer["retry_context"]
         told = ("decision", "cached", "attempt")
         counted = (
@@ -158,19 +157,19 @@ class Life:
             "idempotency_key",
         )
         return {
-            **{name: answer[name] for name in told},
+            **{name: value for name, value in answer.items() if name in told},
             "holder": None if answer["claim"] is None else answer["claim"]["holder"],
-            **{name: context[name] for name in counted},
+            **{name: value for name, value in context.items() if name in counted},
         }
 
     async def review(self, step_id: str, agrees: bool) -> str:
         verdict: Verdict = "approve" if agrees else "reject"
-        document = await self.simulator.engine.control.review_step(self.workflow_id, step_id, "boss", verdict, None)
+        document = await self.simulator.engine.approvals.review_step(self.workflow_id, step_id, "boss", verdict, None)
         return str(document["approval_status"])
 
     async def ends(self, status: str) -> None:
         async def end() -> str:
-            document = await self.simulator.engine.control.end_workflow(self.workflow_id, ENDINGS[status])
+            document = await self.simulator.engine.workflows.end(self.workflow_id, ENDINGS[status])
             return str(document["status"])
 
         answer = await outcome(end())
@@ -178,7 +177,7 @@ class Life:
         assert self.models, answer
 
     async def compare(self) -> None:
-        document = await self.simulator.engine.control.queries.workflow(self.workflow_id)
+        document = await self.simulator.engine.control_queries.workflow(self.workflow_id)
         shown = {
             step["step_id"]: (
                 step["gate_count"],
@@ -233,7 +232,7 @@ def test_gate_and_model_agree_whatever_happens(store_name: str, tmp_path: Path, 
 
         async def live(moments: list[Any], ending: str | None, late: list[Any]) -> None:
             request = CreateWorkflow(workflow_name=f"life {next(numbers)}")
-            document, _ = await simulator.engine.control.create_workflow(request, "agent")
+            document, _ = await simulator.engine.workflows.create(request, "agent")
             life = Life(simulator, document["workflow_id"])
             await life.rules("allow")
             await life.called([("gate", "pay", "", 1, False, None)])

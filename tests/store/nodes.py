@@ -50,10 +50,15 @@ class Node:
         self.committed: list[UnitOfWork] = []
         """The units of work of its commits, in their order."""
         self.commit = GroupCommit(
-            store, clock, Metrics(), DefinitionCache(), backlog_limit=100_000, batch_limit=batch_limit
+            store,
+            clock,
+            Metrics(),
+            DefinitionCache(),
+            backlog_limit=100_000,
+            batch_limit=batch_limit,
+            prepare=lambda unit: self.prepare(unit),  # noqa: PLW0108 (a test may put another in its place)
+            after_commit=[lambda unit, _: self.committed.append(unit)],
         )
-        self.commit.prepare = self.prepare
-        self.commit.committed = self.committed.append
 
     def prepare(self, unit: UnitOfWork) -> None:
         unit.node_id = self.node_id
@@ -86,7 +91,7 @@ Pair = tuple[Node, Node]
 async def register(store: Store, step_id: str = "step", **fields: Any) -> str:
     """Make a step known; its version."""
     version = step_version(step_id, **fields)
-    await write(store, Changes(current={step_id: version}, versions={version.version: version}, at=NOW))
+    await write(store, Changes(current={step_id: version.version}, versions={version.version: version}, at=NOW))
     return version.version
 
 

@@ -20,10 +20,11 @@ from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.engine.work.complete import Beat
 from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.postgres.doctor import examine
+from counterfoil.store.postgres.locking import BeginAgain
 from counterfoil.store.postgres.optimistic import decide_unlocked, write_decided
 from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.store import PostgresStore
-from counterfoil.store.postgres.transaction import BeginAgain, execute
+from counterfoil.store.postgres.transaction import execute
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.backends import NewConnection, batch_of
@@ -137,7 +138,7 @@ async def test_what_another_node_has_changed_is_looked_at_again(
 async def test_nobody_is_refused_by_memory_alone(store: Store, nodes: Pair) -> None:
     """One node knows work that was never sent; meanwhile the other sends it, and the first gets its result."""
     start = Start(StartFlow(flow_id="flow", goals=["step"]), CONTEXT)
-    nodes[0].commit.prepare = lambda unit: None  # no place to send it from
+    nodes[0].prepare = lambda unit: None  # type: ignore[method-assign] # no place to send it from
     await nodes[0].commit.submit(start)
     [row] = await store.read("work_of_flow", flow_id="flow")
     work_id = row[1]
@@ -216,7 +217,7 @@ class Rig:
     def batch(*commands: Any) -> Any:
         def prepare(unit: UnitOfWork) -> None:
             version = step_version()
-            unit.add_version(version.version, version)
+            unit.definitions.versions[version.version] = version
             unit.add_controls(Controls(0))
             unit.node_id = "node-a"
 

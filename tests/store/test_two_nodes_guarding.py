@@ -13,7 +13,7 @@ from counterfoil.domain.gate.calls import GateCall
 from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, GateRequest
 from counterfoil.domain.policies.definitions import PolicyDefinition
 from counterfoil.engine.approvals.commands import ExpireApproval, Review
-from counterfoil.engine.gate import AskGate, BeginWorkflow, ReportStep
+from counterfoil.engine.gate.commands import AskGate, BeginWorkflow, ReportStep
 from counterfoil.engine.policies.commands import DeletePolicy, PutPolicy
 from counterfoil.store.group_commit.batch import Batch, ForEach
 from counterfoil.store.postgres.doctor import examine
@@ -204,6 +204,7 @@ async def test_what_people_say_at_both_nodes_is_heard_once_and_the_doctor_finds_
         name = f"flow-{number}"
         await here.commit.submit(create(name))
         approval_id = (await there.commit.submit(ask(name)))["approval_id"]
+        assert approval_id is not None
         verdicts = [
             here.outcome(Review(approval_id, name, "bob", "approve", None)),
             there.outcome(Review(approval_id, name, "eve", "reject", None)),

@@ -51,7 +51,7 @@ class CheckingProcess:
             if self._stopped:
                 raise CheckFailed("the engine is stopping")
             if status is None:
-                raise CheckFailed("the check did not end in time, though it may still have work to do")
+                raise CheckFailed("the check did not finish in time")
             if status == -signal.SIGPROF:
                 log.warning("value_check_given_up", cpu_limit_ms=self._limit_ms, bytes=len(check.value))
                 return TOO_MUCH_WORK

@@ -1,4 +1,4 @@
-"""The command line: one file for each noun."""
+"""The command line: one module per command group."""
 
 from counterfoil.cli.main import main
 

@@ -1,4 +1,4 @@
-"""How the commands reach an engine: the options for it, and one call with its errors turned into one line."""
+"""Connection of client commands to an engine: --url, --key, and one call whose errors become one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EngineConnection:
     key: str | None = field(repr=False)
 
     def call(self, ask: Callable[[Client], Awaitable[R]]) -> R:
-        """Ask the engine; whatever goes wrong ends the command with one line."""
+        """Call the engine; an error ends the command with one line."""
         from counterfoil.client import Client, ClientError
 
         async def exchange() -> R:
@@ -44,10 +44,10 @@ class EngineConnection:
 
 
 def connected(command: Callable[Concatenate[EngineConnection, P], R]) -> Callable[P, R]:
-    """Give a command --url and --key, and hand it the connection as its first argument."""
+    """Add --url and --key to a command, and pass the connection as its first argument."""
 
-    @click.option("--url", envvar="COUNTERFOIL_URL", default=DEFAULT_URL, show_default=True, help="The engine.")
-    @click.option("--key", envvar="COUNTERFOIL_KEY", help="The secret of an API key, if the engine wants one.")
+    @click.option("--url", envvar="COUNTERFOIL_URL", default=DEFAULT_URL, show_default=True, help="URL of the engine.")
+    @click.option("--key", envvar="COUNTERFOIL_KEY", help="Secret of an API key, if the engine requires one.")
     @wraps(command)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
         url, key = str(kwargs.pop("url")), kwargs.pop("key")
@@ -68,12 +68,12 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def json_pairs(texts: Sequence[str], option: str) -> dict[str, Any]:
-    """``name=value`` options, each value as JSON where it is JSON and as a string where it is not."""
+    """``name=value`` options, each value parsed as JSON if possible, otherwise a string."""
     return {name: _json_or_text(value) for name, value in pairs(texts, option).items()}
 
 
 def inputs_of(init: Sequence[str], init_file: IO[str] | None) -> dict[str, Any]:
-    """What a flow is to be started with: the file's object, and over it the single values."""
+    """The inputs of a flow: the object in the file, overridden by single values."""
     inputs = json_object(init_file.read(), "--init-file") if init_file is not None else {}
     inputs.update(json_pairs(init, "--init"))
     return inputs

@@ -1,4 +1,4 @@
-"""The journal as people read it: one event on one line."""
+"""Journal events as text: one event per line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def event_line(event: Event) -> Text:
 
 
 def event_note(event: Event) -> str:
-    """What a person wants to know of an event's data; --json has all of it."""
+    """The most useful parts of an event's data; --json prints all of it."""
     data = event["data"] or {}
     error, outputs, progress = data.get("error"), data.get("outputs"), data.get("progress")
     notes = [
@@ -55,18 +55,18 @@ def event_note(event: Event) -> str:
         else "",
         compact(data.get("init"), 80) if event["type"] == "flow_started" else "",
         f"{data['items']} items" if data.get("items", 1) != 1 else "",
-        f"flow {data['child_flow_id']}" if data.get("child_flow_id") else "",
-        f"undoes {' '.join(data['steps'])}" if event["type"] == "flow_compensating" else "",
-        _said(data) if event["type"] == "gate_decided" else "",
+        f"sub-flow {data['child_flow_id']}" if data.get("child_flow_id") else "",
+        f"compensates {' '.join(data['steps'])}" if event["type"] == "flow_compensating" else "",
+        _decision(data) if event["type"] == "gate_decided" else "",
         str(data.get("reason") or ""),
         _reviewed(data["review"]) if isinstance(data.get("review"), dict) else "",
     ]
     return ", ".join(note for note in notes if note)
 
 
-def _said(data: dict[str, Any]) -> str:
-    """What the gate answered, and to whom."""
-    return f"{data['decision']}{' again' if data.get('cached') else ''} to {data.get('by')}"
+def _decision(data: dict[str, Any]) -> str:
+    """The decision of a gate call, and its caller."""
+    return f"{data['decision']}{' (cached)' if data.get('cached') else ''} for {data.get('by')}"
 
 
 def _reviewed(review: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""A flow as text: its steps in layers, each below those from which it takes something.
+"""A flow as text: its steps in layers, each below the steps that it depends on.
 
-Pure functions of the engine's documents: the same document gives the same lines. No line is wider than asked for, and
-nothing depends on colour. What there are thousands of is counted, not listed.
+Pure functions of the engine's documents: the same document gives the same lines. No line is wider than the given
+width, and nothing depends on colour. Long lists are counted instead of printed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from counterfoil.cli.output import error_text, span, when
 
@@ -27,7 +27,7 @@ MARKS = {
 }
 RAIL = "│"
 MOST_LISTED = 3
-"""Of failed items, and of flows inside a step; the others are counted."""
+"""How many failed items and sub-flows of a step are listed; the others are counted."""
 
 _WIDEST_NAME = 40
 _WIDEST_STATUS = max(map(len, MARKS))
@@ -37,8 +37,8 @@ _STATES_IN_ORDER = ("succeeded", "failed", "cancelled", "active", "not_completed
 
 
 def flow_lines(flow: Flow, now: datetime, width: int = 80) -> list[str]:
-    """The graph of a flow with the state of each step, and what is undone of it."""
-    plan = flow.get("plan")
+    """The graph of a flow with the state of each step, and its compensation."""
+    plan = cast("Plan | None", flow.get("plan"))  # an older engine sends none
     planned = plan["steps"] if plan else []
     order = [step_id for step_id in planned or flow["steps"] if step_id in flow["steps"]]  # an agent's flow has no plan
     name_width = min(max(map(len, order), default=0), _WIDEST_NAME)
@@ -54,7 +54,7 @@ def flow_lines(flow: Flow, now: datetime, width: int = 80) -> list[str]:
 
 
 def layers_of(order: Iterable[str], plan: Plan | None) -> list[list[str]]:
-    """The steps by how many others stand before them at least; in each layer in the order of the plan."""
+    """The steps by the length of their longest dependency chain; within a layer, in plan order."""
     depth: dict[str, int] = {}
     layers: list[list[str]] = []
     for step_id in order:
@@ -66,7 +66,7 @@ def layers_of(order: Iterable[str], plan: Plan | None) -> list[list[str]]:
 
 
 def sources_text(step_id: str, plan: Plan | None) -> str:
-    """Which values a step takes from whom, and for whom it waits; empty if it needs nobody."""
+    """Which values a step takes from which steps, and which steps it waits for; empty if there are none."""
     if plan is None:
         return ""
     taken = [f"{name} from {' or '.join(steps)}" for name, steps in plan.get("takes", {}).get(step_id, {}).items()]
@@ -82,7 +82,9 @@ def _sources(step_id: str, plan: Plan | None) -> Iterator[str]:
     if plan is not None:
         for steps in plan.get("takes", {}).get(step_id, {}).values():
             yield from steps
-        yield from plan.get("waits_for", {}).get(step_id, {}).get("of", ())
+        wait = plan.get("waits_for", {}).get(step_id)
+        if wait is not None:
+            yield from wait["of"]
 
 
 # One step ---------------------------------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ def _head(mark: str, name: str, status: str, name_width: int, width: int) -> str
 
 
 def _wrapped(details: Iterable[str], width: int, rail: str) -> Iterator[str]:
-    """Each detail on lines of its own, behind the rail."""
+    """Each detail on its own lines, after the rail."""
     for text in details:
         lead, hang = rail.ljust(_INDENT), rail.ljust(_INDENT + 2)
         yield from textwrap.wrap(
@@ -118,7 +120,7 @@ def _wrapped(details: Iterable[str], width: int, rail: str) -> Iterator[str]:
 
 
 def _present_items(run: StepRun) -> list[WorkItem]:
-    """The last work item in each place; those before it, and those that undo others, are history."""
+    """The last work item in each place; replaced items and compensations are left out."""
     last: dict[int, WorkItem] = {}
     for work in run["work"]:
         place = work.get("item", 0)
@@ -128,7 +130,7 @@ def _present_items(run: StepRun) -> list[WorkItem]:
 
 
 def _present_undoing(run: StepRun) -> list[WorkItem]:
-    """The work items that undo the present ones, the last for each; a redriven flow may have undone others before."""
+    """The last compensation of each present item; a redriven flow may have compensated other items before."""
     present = {work["work_id"] for work in _present_items(run)}
     last = {work.get("undoes"): work for work in sorted(run["work"], key=_age) if work.get("undoes") in present}
     return list(last.values())
@@ -139,7 +141,7 @@ def _age(work: WorkItem) -> tuple[str, str]:
 
 
 def _facts(run: StepRun, items: list[WorkItem], now: datetime) -> Iterator[str]:
-    """What can be said in few words."""
+    """Short facts for the line of the step itself."""
     if run.get("goal"):
         yield "goal"
     if run.get("items", 0) > 1:
@@ -148,7 +150,7 @@ def _facts(run: StepRun, items: list[WorkItem], now: datetime) -> Iterator[str]:
         yield from _item_facts(items[0], now)
     started, finished, until = run.get("started_at"), run.get("finished_at"), run.get("waits_until")
     if run["status"] == "pending" and until:
-        yield f"begins {when(until, now)} at the latest"
+        yield f"starts {when(until, now)} at the latest"
     if started and finished and run["status"] in ("completed", "failed"):
         yield f"took {span((datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds())}"
     redrives = run.get("redrives", 0)
@@ -169,17 +171,22 @@ def waits_for(work: WorkItem, now: datetime | None = None) -> str:
     status, next_attempt_at, deadline_at = work["status"], work["next_attempt_at"], work["deadline_at"]
     if status == "not_completed" and next_attempt_at:
         return f"retry {when(next_attempt_at, now)}"
+    if status == "active" and work.get("child_flow_id"):
+        return "its sub-flow"
     if status == "active" and deadline_at:
         done = "" if work["progress"] is None else f"{work['progress']:.0%}, "
         return f"{done}deadline {when(deadline_at, now)}"
-    return {"pending": "its turn", "held": "an approval", "not_completed": "its agent"}.get(status, "")
+    return {"pending": "dispatch", "held": "an approval", "not_completed": "its agent"}.get(status, "")
 
 
 def _details(step_id: str, run: StepRun, items: list[WorkItem]) -> Iterator[str]:
-    """What needs a line of its own."""
+    """Details that need their own lines."""
     if run.get("items", 0) > 1:
         yield f"items: {_by_state(items)}"
-    yield from _inner_flows(items)
+    yield from _sub_flows(items)
+    reason = run.get("reason")
+    if reason:
+        yield f"reason: {reason}"
     error = run.get("error")
     if error:
         elsewhere = error.get("step_id")
@@ -198,24 +205,24 @@ def _by_state(items: Iterable[WorkItem]) -> str:
     return ", ".join(f"{count[status]} {status}" for status in _STATES_IN_ORDER if count[status])
 
 
-def _inner_flows(items: Iterable[WorkItem]) -> Iterator[str]:
-    """The flows that the step is, those that need a look first."""
+def _sub_flows(items: Iterable[WorkItem]) -> Iterator[str]:
+    """The sub-flows of a step, open and failed ones first."""
     calm = ("succeeded", "cancelled")
     found = sorted((work for work in items if work.get("child_flow_id")), key=lambda work: work["status"] in calm)
     for work in found[:MOST_LISTED]:
-        yield f"flow {work.get('child_flow_id')}: {work['status']}"
+        yield f"sub-flow {work.get('child_flow_id')}: {work['status']}"
     if len(found) > MOST_LISTED:
-        yield f"and {len(found) - MOST_LISTED} more flows"
+        yield f"and {len(found) - MOST_LISTED} more sub-flows"
 
 
-# What is undone ---------------------------------------------------------------------------------------------------
+# Compensation -----------------------------------------------------------------------------------------------------
 
 
 def _compensation_lines(flow: Flow, width: int, name_width: int) -> list[str]:
     entries = flow.get("compensation") or []
     if not entries:
         return []
-    lines = ["", "compensation, the last completed first"]
+    lines = ["", "compensation, in reverse order of completion"]
     for entry in entries:
         lines.append(_head(MARKS.get(entry["status"], "?"), entry["step_id"], entry["status"], name_width, width))
         run = flow["steps"].get(entry["step_id"])

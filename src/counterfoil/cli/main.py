@@ -1,4 +1,4 @@
-"""The entry: every command, and nothing else."""
+"""Entry point: registers every command."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from counterfoil.version import __version__
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="counterfoil", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Async steps completed by webhook: one receipt, one outcome, whatever is retried, duplicated or late.
+    """Async steps completed by webhook: one receipt, one outcome, despite retries, duplicates and late results.
 
-    `counterfoil demo` shows it at work; `counterfoil serve` runs an engine. The commands that talk to an
-    engine find it by --url or COUNTERFOIL_URL, and use the API key in --key or COUNTERFOIL_KEY.
+    `counterfoil demo` runs a demonstration; `counterfoil serve` runs an engine. Client commands find the
+    engine by --url or COUNTERFOIL_URL, and use the API key in --key or COUNTERFOIL_KEY.
     """
 
 
@@ -36,5 +36,5 @@ for command in (serve, demo, step, plan, flow, work, schedule, workflow, gate, a
 
 
 def main() -> None:
-    """Run the command line: exit code 0, 1 when something failed, 2 for a wrong use."""
+    """Run the command line: exit code 0 for success, 1 for a failure, 2 for a usage error."""
     cli(prog_name="counterfoil")

@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, JSON for scripts, and errors as one line with what to do."""
+"""Output of the commands: tables for people, JSON for scripts, and errors as one line with advice."""
 
 from __future__ import annotations
 
@@ -44,35 +44,35 @@ STATUS_STYLES = {
 }
 
 ADVICE = {
-    "UNKNOWN_STEP": "`counterfoil step list` shows the steps there are",
-    "UNKNOWN_FLOW": "`counterfoil flow list` shows the flows there are",
-    "UNKNOWN_WORK": "`counterfoil work list` shows the work items there are",
-    "UNKNOWN_SCHEDULE": "`counterfoil schedule list` shows the schedules there are",
-    "UNKNOWN_WORKFLOW": "`counterfoil workflow list` shows the workflows there are",
-    "UNKNOWN_APPROVAL": "`counterfoil approvals list` shows what waits",
-    "UNKNOWN_POLICY": "`counterfoil policy list` shows the policies there are",
+    "UNKNOWN_STEP": "`counterfoil step list` lists the registered steps",
+    "UNKNOWN_FLOW": "`counterfoil flow list` lists the flows",
+    "UNKNOWN_WORK": "`counterfoil work list` lists the work items",
+    "UNKNOWN_SCHEDULE": "`counterfoil schedule list` lists the schedules",
+    "UNKNOWN_WORKFLOW": "`counterfoil workflow list` lists the workflows",
+    "UNKNOWN_APPROVAL": "`counterfoil approvals list` lists the pending approvals",
+    "UNKNOWN_POLICY": "`counterfoil policy list` lists the policies",
     "UNREACHABLE_GOAL": "give the missing inputs with --init NAME=VALUE",
-    "PLAN_CYCLE": "give one of the values that they wait for with --init NAME=VALUE",
-    "INVALID_INPUT": "correct what is named and try again",
-    "INVALID_STEP": "correct what is named and put the step again",
-    "INVALID_SCHEDULE": "correct what is named and put the schedule again",
-    "INVALID_POLICY": "correct what is named and put the policy again",
+    "PLAN_CYCLE": "give one of the missing values with --init NAME=VALUE",
+    "INVALID_INPUT": "correct the named fields and try again",
+    "INVALID_STEP": "correct the named fields and put the step again",
+    "INVALID_SCHEDULE": "correct the named fields and put the schedule again",
+    "INVALID_POLICY": "correct the named fields and put the policy again",
     "WORKFLOW_TERMINAL": "`counterfoil workflow show` shows how it ended; a new run needs a new workflow",
     "IDEMPOTENCY_KEY_MISMATCH": "give the key of the first call: `counterfoil workflow show` shows it",
-    "IDEMPOTENCY_KEY_IN_USE": "another workflow is about the same: look at that one",
+    "IDEMPOTENCY_KEY_IN_USE": "another workflow uses this key: look at that workflow",
     "STEP_INPUT_MISMATCH": "give the same --input, or --reevaluate",
-    "STEP_IN_FLIGHT": "another agent runs it: wait until it has reported, or its claim lapses",
-    "APPROVAL_HOLD": "`counterfoil approvals list --status any` shows what people said",
+    "STEP_IN_FLIGHT": "another agent is running it: wait until that agent reports or its claim expires",
+    "APPROVAL_HOLD": "`counterfoil approvals list --status any` shows the reviews",
     "NOT_PENDING": "`counterfoil approvals show` shows how it was decided",
-    "APPROVAL_EXPIRED": "whoever wanted it must ask again",
-    "SAME_REVIEWER": "somebody else must run this, with a key of their own",
-    "SELF_APPROVAL": "somebody else must run this, with a key of their own",
-    "FLOW_EXISTS": "choose another --id, or look at the one there is with `counterfoil flow show`",
-    "FLOW_FINAL": "it has ended: `counterfoil flow result` shows how",
-    "FLOW_NOT_FAILED": "`counterfoil flow list --status failed` shows those that can be redriven",
-    "WORK_NOT_FAILED": "`counterfoil work list --status failed` shows what can be redriven",
+    "APPROVAL_EXPIRED": "the requester must ask again",
+    "SAME_REVIEWER": "another reviewer must run this command, with their own API key",
+    "SELF_APPROVAL": "another reviewer must run this command, with their own API key",
+    "FLOW_EXISTS": "choose another --id, or look at the existing flow with `counterfoil flow show`",
+    "FLOW_FINAL": "`counterfoil flow result` shows how it ended",
+    "FLOW_NOT_FAILED": "`counterfoil flow list --status failed` lists the flows that can be redriven",
+    "WORK_NOT_FAILED": "`counterfoil work list --status failed` lists the work that can be redriven",
     "UNAUTHENTICATED": "give the secret of an API key with --key or COUNTERFOIL_KEY",
-    "FORBIDDEN": "use an API key with a role that may do this (`counterfoil keys new` makes one)",
+    "FORBIDDEN": "use an API key with a role that allows this (`counterfoil keys new` generates one)",
     "PAYLOAD_TOO_LARGE": "send less, or raise max_body_bytes of the engine",
     "INTERNAL": "the cause is in the engine's log",
 }
@@ -86,7 +86,7 @@ class CommandFailed(click.ClickException):
 
 
 def failure(error: ClientError) -> CommandFailed:
-    """A client's error as a command's end: its code, what it says, and what to do."""
+    """A client error as one line: its code, its message and advice."""
     from counterfoil.client import ApiError
 
     return CommandFailed(_api_failure(error) if isinstance(error, ApiError) else str(error))
@@ -117,13 +117,13 @@ def print_json(document: Any, *, indent: int | None = 2) -> None:
 
 
 def print_warnings(document: Mapping[str, Any]) -> None:
-    """What the engine warns of in its answer, on stderr."""
+    """Print the warnings of a response to stderr."""
     for warning in document.get("warnings", ()):
         click.echo(f"warning: {warning['code']}: {warning['message']}", err=True)
 
 
 def stdout_console() -> Console:
-    """A console on stdout; where there is no terminal, lines are as long as they need to be."""
+    """A console on stdout; without a terminal, lines are not wrapped."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -131,19 +131,19 @@ def stdout_console() -> Console:
 
 
 def text_width() -> int:
-    """How wide drawings may be: as the terminal, and 80 columns where there is none."""
+    """The width of graphs: that of the terminal, or 80 columns without one."""
     console = stdout_console()
     return min(max(console.width, 40), 120) if console.is_terminal else 80
 
 
 def is_narrow() -> bool:
-    """Whether there is a terminal that has no room for long texts beside ids."""
+    """Whether the terminal is too narrow for long texts beside ids."""
     console = stdout_console()
     return console.is_terminal and console.width < 120
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, empty: str) -> None:
-    """A table; the first column holds ids, which are never cut."""
+    """Print a table; the first column holds ids, which are never truncated."""
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
@@ -158,7 +158,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *,
 
 
 def print_facts(facts: Iterable[tuple[str, str | Text | None]]) -> None:
-    """Name and value, one a line; what is not known is left out."""
+    """Print names and values, one per line; None is left out."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
@@ -177,22 +177,22 @@ def status_text(status: str) -> Text:
 
 
 def compact(value: Any, limit: int = 120) -> str:
-    """A JSON value on one line, cut where it gets long; empty for nothing."""
+    """A JSON value on one line, truncated to the limit; empty for null and {}."""
     if value is None or value == {}:
         return ""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def error_text(error: dict[str, Any] | None) -> str:
-    """A work item's or a flow's error as people read it."""
+def error_text(error: Mapping[str, Any] | None) -> str:
+    """The error of a work item or flow as text."""
     if not error:
         return ""
     return f"{error.get('code', 'ERROR')}: {error.get('message', '')}".rstrip(": ")
 
 
 def when(moment: str | None, now: datetime | None = None) -> str:
-    """How long ago, or in how long, a time of the engine is."""
+    """A timestamp relative to now."""
     if not moment:
         return ""
     try:
@@ -204,7 +204,7 @@ def when(moment: str | None, now: datetime | None = None) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in its two largest units at most."""
+    """A duration in at most two units."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = int(seconds)

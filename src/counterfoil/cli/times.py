@@ -1,4 +1,4 @@
-"""Times and lengths of time as people give them to commands."""
+"""Parsing of times and durations in command options."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_00
 
 
 def milliseconds(text: str | None, option: str) -> int | None:
-    """A length of time such as 30s."""
+    """A duration such as 30s in milliseconds."""
     if text is None:
         return None
     length = _LENGTH.match(text)
     if length is None:
-        raise click.BadParameter(f"{text!r} is no length of time such as 500ms, 30s, 15m, 2h or 1d", param_hint=option)
+        raise click.BadParameter(f"{text!r} is not a duration; use 500ms, 30s, 15m, 2h or 1d", param_hint=option)
     return int(length[1]) * _MILLISECONDS[length[2]]
 
 
 def since_time(text: str | None) -> str | None:
-    """A time as the engine takes it, from one or from a length of time."""
+    """A timestamp for the API: a duration is subtracted from now, anything else is passed on."""
     length = None if text is None else _LENGTH.match(text)
     if length is None:
         return text

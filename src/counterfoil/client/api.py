@@ -12,6 +12,7 @@ from typing import Any, Literal, Unpack, cast
 
 import aiohttp
 
+from counterfoil.client.connection import part
 from counterfoil.client.controls import ControlCalls
 from counterfoil.client.documents import (
     Event,
@@ -20,20 +21,22 @@ from counterfoil.client.documents import (
     FlowPage,
     FlowResult,
     Plan,
+    Readiness,
     RedrivenByFilter,
     RedrivenFlow,
     RedrivenWork,
     Schedule,
     SchedulePage,
     StartedFlow,
-    WorkItem,
+    Step,
+    StepPut,
+    WorkDetail,
     WorkPage,
 )
 from counterfoil.client.errors import ConnectionFailed, Unavailable
 from counterfoil.client.guarded import GuardedStep
 from counterfoil.client.reports import Backoff
 from counterfoil.client.sse import events_of
-from counterfoil.client.wire import part
 from counterfoil.client.workflows import GateOptions, WorkflowCalls
 
 POLL_SECONDS = 30.0
@@ -50,16 +53,16 @@ class Client(WorkflowCalls, ControlCalls):
 
     # -- steps ---------------------------------------------------------------------------------
 
-    async def put_step(self, step_id: str, definition: Mapping[str, Any]) -> dict[str, Any]:
+    async def put_step(self, step_id: str, definition: Mapping[str, Any]) -> StepPut:
         """Register a step, or change it; work that runs already keeps the definition it began with."""
-        return await self._call("PUT", f"/api/v1/steps/{part(step_id)}", body=dict(definition))
+        return cast(StepPut, await self._call("PUT", f"/api/v1/steps/{part(step_id)}", body=dict(definition)))
 
-    async def get_step(self, step_id: str) -> dict[str, Any]:
-        return await self._call("GET", f"/api/v1/steps/{part(step_id)}")
+    async def get_step(self, step_id: str) -> Step:
+        return cast(Step, await self._call("GET", f"/api/v1/steps/{part(step_id)}"))
 
-    async def list_steps(self) -> list[dict[str, Any]]:
+    async def list_steps(self) -> list[Step]:
         document = await self._call("GET", "/api/v1/steps")
-        return cast("list[dict[str, Any]]", document["steps"])
+        return cast("list[Step]", document["steps"])
 
     async def delete_step(self, step_id: str) -> None:
         await self._call("DELETE", f"/api/v1/steps/{part(step_id)}")
@@ -211,9 +214,9 @@ class Client(WorkflowCalls, ControlCalls):
             wanted["overdue"] = "true"
         return cast(WorkPage, await self._call("GET", "/api/v1/work", query=wanted))
 
-    async def work_item(self, work_id: str) -> WorkItem:
+    async def work_item(self, work_id: str) -> WorkDetail:
         """One work item with its attempts."""
-        return cast(WorkItem, await self._call("GET", f"/api/v1/work/{part(work_id)}"))
+        return cast(WorkDetail, await self._call("GET", f"/api/v1/work/{part(work_id)}"))
 
     async def redrive_work(self, work_id: str) -> RedrivenWork:
         """Put a new work item in the place of a failed one; ``WorkNotFailed`` when it is not."""
@@ -236,9 +239,9 @@ class Client(WorkflowCalls, ControlCalls):
             body["limit"] = limit
         return cast(RedrivenByFilter, await self._call("POST", "/api/v1/work/redrive", body=body))
 
-    async def health(self) -> dict[str, Any]:
+    async def health(self) -> Readiness:
         """Whether the engine is ready; raises ``Unavailable`` when it runs but is not."""
-        return await self._call("GET", "/readyz")
+        return cast(Readiness, await self._call("GET", "/readyz"))
 
     # -- steps of an agent ---------------------------------------------------------------------
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from counterfoil.client.gate_documents import (
+from counterfoil.client.connection import ApiConnection, part
+from counterfoil.client.documents import (
     Approval,
     ApprovalPage,
     Delivery,
     DeliveryPage,
     Policy,
     PolicyPage,
+    PolicyPut,
     PolicyTested,
+    PolicyVersion,
     Subscription,
     SubscriptionPage,
+    SubscriptionPut,
 )
-from counterfoil.client.wire import Wire, part
 
 
-class ControlCalls(Wire):
+class ControlCalls(ApiConnection):
     """What needs the agreement of people, what the policies are, and who is told of what."""
 
     # -- approvals -----------------------------------------------------------------------------
@@ -54,10 +57,10 @@ class ControlCalls(Wire):
 
     # -- policies ------------------------------------------------------------------------------
 
-    async def put_policy(self, policy_id: str, definition: Mapping[str, Any]) -> Policy:
+    async def put_policy(self, policy_id: str, definition: Mapping[str, Any]) -> PolicyPut:
         """Make a policy or change it. It is in force for whatever is decided after the answer."""
         path = f"/api/v1/policies/{part(policy_id)}"
-        return cast(Policy, await self._call("PUT", path, body=dict(definition)))
+        return cast(PolicyPut, await self._call("PUT", path, body=dict(definition)))
 
     async def get_policy(self, policy_id: str) -> Policy:
         return cast(Policy, await self._call("GET", f"/api/v1/policies/{part(policy_id)}"))
@@ -71,10 +74,10 @@ class ControlCalls(Wire):
         """Remove a policy. What it has decided stays decided."""
         await self._call("DELETE", f"/api/v1/policies/{part(policy_id)}")
 
-    async def policy_versions(self, policy_id: str) -> list[dict[str, Any]]:
+    async def policy_versions(self, policy_id: str) -> list[PolicyVersion]:
         """What a policy was, newest first, also after it was deleted."""
         document = await self._call("GET", f"/api/v1/policies/{part(policy_id)}/versions")
-        return cast("list[dict[str, Any]]", document["versions"])
+        return cast("list[PolicyVersion]", document["versions"])
 
     async def test_policy(
         self,
@@ -98,12 +101,12 @@ class ControlCalls(Wire):
 
     # -- subscriptions -------------------------------------------------------------------------
 
-    async def put_subscription(self, subscription_id: str, definition: Mapping[str, Any]) -> Subscription:
+    async def put_subscription(self, subscription_id: str, definition: Mapping[str, Any]) -> SubscriptionPut:
         """Have a URL told of events, or change it, also to pause it (``"enabled": false``).
 
         The answer has the ``signing_secret`` with which the subscriber checks what it is told.
         """
-        return cast(Subscription, await self._call("PUT", _subscription(subscription_id), body=dict(definition)))
+        return cast(SubscriptionPut, await self._call("PUT", _subscription(subscription_id), body=dict(definition)))
 
     async def get_subscription(self, subscription_id: str) -> Subscription:
         return cast(Subscription, await self._call("GET", _subscription(subscription_id)))

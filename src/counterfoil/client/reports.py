@@ -85,7 +85,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReportVerdict:
     """What the engine said to a report.
 
     ``accepted`` it is recorded; ``duplicate`` this very result was recorded before; ``stale`` a newer
@@ -102,6 +102,10 @@ class Verdict:
     def recorded(self) -> bool:
         """Whether what was reported is what the engine holds."""
         return self.outcome in ("accepted", "duplicate")
+
+
+Verdict = ReportVerdict
+"""The name that programs use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,22 +150,22 @@ class Reporter:
     def __repr__(self) -> str:
         return f"Reporter({self.receipt!r})"
 
-    async def succeed(self, outputs: Mapping[str, Any] | None = None) -> Verdict:
+    async def succeed(self, outputs: Mapping[str, Any] | None = None) -> ReportVerdict:
         """The work is done."""
         return await self.report({"success": True, "outputs": dict(outputs or {})})
 
-    async def fail(self, error: str) -> Verdict:
+    async def fail(self, error: str) -> ReportVerdict:
         """The work failed for good."""
         return await self.report({"success": False, "error": error[:LONGEST_ERROR]})
 
-    async def not_completed(self, error: str, retry_after: float | None = None) -> Verdict:
+    async def not_completed(self, error: str, retry_after: float | None = None) -> ReportVerdict:
         """Not this time: the engine tries again with its backoff, not before ``retry_after`` seconds."""
         result: dict[str, Any] = {"success": False, "error": error[:LONGEST_ERROR], "retriable": True}
         if retry_after is not None:
             result["retry_after"] = retry_after
         return await self.report(result)
 
-    async def report(self, result: Mapping[str, Any]) -> Verdict:
+    async def report(self, result: Mapping[str, Any]) -> ReportVerdict:
         """Hand in a StepResult, as often as it takes; raises ``ReportUndelivered`` when it takes too long."""
         if self.receipt.webhook_url is None:
             raise InvalidDispatch("a sync step has no webhook: its answer is the result")
@@ -229,11 +233,11 @@ class Reporter:
         }
 
 
-def _verdict(status: int, answer: dict[str, Any], deliveries: int) -> Verdict:
+def _verdict(status: int, answer: dict[str, Any], deliveries: int) -> ReportVerdict:
     if status == 200:
         said = answer.get("verdict")
         outcome: Outcome = said if said in ("duplicate", "stale") else "accepted"
-        return Verdict(outcome, answer.get("status"), deliveries=deliveries)
+        return ReportVerdict(outcome, answer.get("status"), deliveries=deliveries)
     error = answer.get("error")
     error = error if isinstance(error, dict) else {}
     details = error.get("details")
@@ -241,4 +245,4 @@ def _verdict(status: int, answer: dict[str, Any], deliveries: int) -> Verdict:
     code = str(error.get("code") or f"HTTP_{status}")
     repeated = code in REPEATED_CODES and details.get("same_result") is not False
     message = str(error.get("message") or f"HTTP {status}")
-    return Verdict("duplicate" if repeated else "refused", details.get("status"), code, message, deliveries)
+    return ReportVerdict("duplicate" if repeated else "refused", details.get("status"), code, message, deliveries)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict, Unpack, cast
 
-from counterfoil.client.gate_documents import (
-    Approval,
+from counterfoil.client.connection import ApiConnection, part
+from counterfoil.client.documents import (
     ClaimProlonged,
     GateAnswer,
+    PendingApproval,
     StepReviewed,
     Workflow,
     WorkflowEnded,
     WorkflowPage,
-    WorkflowStep,
+    WorkflowStepDetail,
 )
-from counterfoil.client.wire import Wire, part
 
 Scope = Literal["step", "global"]
 
@@ -56,7 +56,7 @@ _FIELDS = {
 """Options that have another name on the wire."""
 
 
-class WorkflowCalls(Wire):
+class WorkflowCalls(ApiConnection):
     """Workflows and their steps."""
 
     async def create_workflow(
@@ -109,9 +109,9 @@ class WorkflowCalls(Wire):
             wanted["label"] = ":".join(label)
         return cast(WorkflowPage, await self._call("GET", "/api/v1/workflows", query=wanted))
 
-    async def workflow_step(self, workflow_id: str, step_id: str) -> WorkflowStep:
+    async def workflow_step(self, workflow_id: str, step_id: str) -> WorkflowStepDetail:
         """A step with the history of all its decisions and attempts."""
-        return cast(WorkflowStep, await self._call("GET", _step(workflow_id, step_id)))
+        return cast(WorkflowStepDetail, await self._call("GET", _step(workflow_id, step_id)))
 
     async def complete_workflow(self, workflow_id: str) -> WorkflowEnded:
         """It is done. Steps that were allowed and never reported are cancelled."""
@@ -216,10 +216,10 @@ class WorkflowCalls(Wire):
         body = _said({"reason": reason})
         return cast(StepReviewed, await self._call("POST", f"{_step(workflow_id, step_id)}/reject", body=body))
 
-    async def pending_approvals(self, *, limit: int | None = None) -> list[Approval]:
+    async def pending_approvals(self, *, limit: int | None = None) -> list[PendingApproval]:
         """What waits for people, oldest first."""
         document = await self._call("GET", "/api/v1/workflows/approvals/pending", query={"limit": limit})
-        return cast("list[Approval]", document["pending_approvals"])
+        return cast("list[PendingApproval]", document["pending_approvals"])
 
 
 def _step(workflow_id: str, step_id: str) -> str:

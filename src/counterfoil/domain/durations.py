@@ -17,7 +17,7 @@ def parse_duration(given: str | int) -> int:
     if isinstance(given, str):
         found = _DURATION.fullmatch(given)
         if found is None:
-            raise ValueError("must be a number with s, m, h or d, such as 90s or 24h")
+            raise ValueError("must be a number followed by s, m, h or d, such as 90s or 24h")
         milliseconds = int(found[1]) * _UNITS[found[2]]
     else:
         milliseconds = given

@@ -96,7 +96,7 @@ def _may_be_deep(raw: bytes) -> bool:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise JsonError(f"{name} is no number of JSON")
+    raise JsonError(f"{name} is not a JSON number")
 
 
 def _check_range(value: Any) -> None:

@@ -50,7 +50,7 @@ def _cron(expression: str) -> str:
     except CronSimError as error:
         raise ValueError(f"is not a cron expression: {_fault(error)}") from None
     except StopIteration:
-        raise ValueError("is a time that never comes") from None
+        raise ValueError("is never due") from None
     return expression
 
 
@@ -98,7 +98,7 @@ class ScheduleDefinition(BaseModel):
             raise ValueError("timezone: only a cron expression has one")
         for name in ("flow_id", "idempotency_key"):
             if getattr(self.flow, name) is not None:
-                raise ValueError(f"flow.{name}: every tick starts a flow of its own, leave it out")
+                raise ValueError(f"flow.{name}: not allowed, because each tick starts a new flow")
         return self
 
 
@@ -129,7 +129,7 @@ class Rhythm:
                 if tick > moment:
                     return tick
         except (CronSimError, ValueError) as error:
-            raise InvalidSchedule(f"the times of this schedule cannot be told any more: {error}") from None
+            raise InvalidSchedule(f"the next ticks of this schedule cannot be computed: {error}") from None
         return None
 
     def latest(self, first: int, now: int) -> int:

@@ -48,4 +48,4 @@ def wire_time(text: str) -> int:
     try:
         return parse_rfc3339(f"{found[1]}{zone}".upper())
     except (ValueError, OverflowError):
-        raise ValueError("is a time that no calendar has") from None
+        raise ValueError("is not a valid date and time") from None

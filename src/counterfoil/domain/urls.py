@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 MASK = "***"
-MASKED_FAULT = "its password is masked, as it is shown: give the real one"
+MASKED_FAULT = "the password is masked: send the real one"
 
 _WITH_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)@", re.DOTALL)
 _PASSWORD_IN_TEXT = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@:]*):[^\s/?#]*@")

@@ -1,4 +1,4 @@
-"""What every use case is given: the clock, the id maker, the dice, the node's name and the rules of the house."""
+"""What every use case is given: the clock, id generator, random source, node id and engine limits."""
 
 from __future__ import annotations
 
@@ -42,22 +42,24 @@ class EngineContext:
     draw: Callable[[], float] = random.random
     node_id: str = field(default_factory=new_id)
     webhook_base_url: str = ""
+    accepting: bool = False
+    """Whether this node takes new work: from its start until it begins to stop."""
     page_bytes: int = 4 * 1024 * 1024
-    """How many bytes of texts a page of a list has, about."""
+    """About how many bytes of text one page of a list has."""
     retention: Retention = field(default_factory=Retention)
     rules: FlowRules = field(default_factory=FlowRules)
     reviewers: Reviewers = field(default_factory=Reviewers)
     known: DefinitionCache = field(init=False)
-    """Definitions, plans and the register, as far as this node has met them."""
+    """Definitions, plans and the register, as far as this node has loaded them."""
 
     def __post_init__(self) -> None:
-        self._without_dice = RetryRules(0.0, self.retry_after_limit_ms)
+        self._without_jitter = RetryRules(0.0, self.retry_after_limit_ms)
         self.known = DefinitionCache(defaults=self.defaults)
 
     def retry_rules(self) -> RetryRules:
-        """Drawn before the decision, so that the decision itself has no dice in it."""
+        """The jitter is drawn before the decision, so that the decision itself is deterministic."""
         return RetryRules(self.draw(), self.retry_after_limit_ms)
 
     def retry_rules_for(self, result: StepResult) -> RetryRules:
-        """The same for a report: only what was not completed is tried again, so for all others no dice are thrown."""
-        return self._without_dice if result.success else self.retry_rules()
+        """The same for a report: only a failure is tried again, so for a success no jitter is drawn."""
+        return self._without_jitter if result.success else self.retry_rules()

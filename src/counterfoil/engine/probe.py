@@ -62,10 +62,10 @@ class Readiness:
         except OSError as error:
             self._shortage.note(DESCRIPTORS)
             raise Unavailable(
-                f"no file descriptor can be had: {error.strerror}; raise the limit (ulimit -n)", failed="descriptors"
+                f"no file descriptor is available: {error.strerror}; raise the limit (ulimit -n)", failed="descriptors"
             ) from None
         if (lack := self._shortage.lack) is not None:
-            raise Unavailable(f"work cannot be sent: this machine lacks {lack}", failed=lack.replace(" ", "_"))
+            raise Unavailable(f"work cannot be dispatched: this machine lacks {lack}", failed=lack.replace(" ", "_"))
 
     async def _write(self) -> str | None:
         """What failed, if anything did. Callers that ask meanwhile, or shortly after, get the same answer."""

@@ -19,12 +19,14 @@ from counterfoil.domain.schedules import Schedule, ScheduleDefinition
 from counterfoil.domain.steps.checks import CheckNeeded
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.flows.start import Start
-from counterfoil.engine.queries.documents import Document, schedule_document
+from counterfoil.engine.queries.documents import schedule_document
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.kinds.schedules import SCHEDULES
 from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
+from counterfoil.wire.schedules import ScheduleDocument
 
 MOST_AT_ONCE = 16
 """Schedules that are fired in one transaction at most: each may have a hundred flows to start."""
@@ -50,12 +52,12 @@ class PutSchedule:
 
     def decide(self, unit: UnitOfWork, now: int) -> tuple[Schedule, bool]:
         """The schedule, and whether it is new."""
-        found = unit.schedules.get(self.schedule_id)
+        found = unit.records(SCHEDULES).get(self.schedule_id)
         schedule = schedules.put(self.schedule_id, self.definition, found, now)
         if schedule is not found:
             if schedule.enabled or found is None or not schedules.same_flow(found.flow, schedule.flow):
                 plan_launch(unit, self.definition.flow.goals, self.definition.flow.init)
-            unit.schedules.put(self.schedule_id, schedule)
+            unit.records(SCHEDULES).put(self.schedule_id, schedule)
         return schedule, found is None
 
 
@@ -69,9 +71,9 @@ class DeleteSchedule:
         needs.schedules.add(self.schedule_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> None:
-        if unit.schedules.get(self.schedule_id) is None:
+        if unit.records(SCHEDULES).get(self.schedule_id) is None:
             raise UnknownSchedule
-        unit.schedules.put(self.schedule_id, None)
+        unit.records(SCHEDULES).put(self.schedule_id, None)
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,13 @@ class FireSchedule:
         needs.schedules.add(self.schedule_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> Firing | None:
-        schedule = unit.schedules.get(self.schedule_id)
+        schedule = unit.records(SCHEDULES).get(self.schedule_id)
         if schedule is None or schedule.next_at is None or schedule.next_at > now:
             return None
         try:
             due = schedules.due(schedule, now)
         except InvalidSchedule as fault:  # its times cannot be told any more: it rests until somebody puts it anew
-            unit.schedules.put(self.schedule_id, schedules.refused(schedule, None, fault, now))
+            unit.records(SCHEDULES).put(self.schedule_id, schedules.refused(schedule, None, fault, now))
             return Firing(self.schedule_id, 1, fault)
         try:
             flow_ids = [self._start(unit, schedule, tick, now) for tick in due.ticks]
@@ -112,9 +114,9 @@ class FireSchedule:
         except Exception as error:  # noqa: BLE001 - told by _refusal
             unit.discard()  # all ticks ask for the same at the same moment: what one is refused, all are
             refusal = _refusal(self.schedule_id, error)
-            unit.schedules.put(self.schedule_id, schedules.refused(schedule, due.next_at, refusal, now))
+            unit.records(SCHEDULES).put(self.schedule_id, schedules.refused(schedule, due.next_at, refusal, now))
             return Firing(self.schedule_id, len(due.ticks), refusal)
-        unit.schedules.put(self.schedule_id, schedules.started(schedule, due, flow_ids))
+        unit.records(SCHEDULES).put(self.schedule_id, schedules.started(schedule, due, flow_ids))
         return Firing(self.schedule_id, len(due.ticks))
 
     def _start(self, unit: UnitOfWork, schedule: Schedule, tick: int, now: int) -> str:
@@ -126,7 +128,7 @@ def _request(schedule: Schedule, tick: int) -> StartFlow:
     try:
         return schedules.request_at(schedule, tick)
     except ValidationError:
-        raise InvalidInput("the flow of this schedule is none that this version takes: put it anew") from None
+        raise InvalidInput("this version does not accept the flow of this schedule: PUT the schedule again") from None
 
 
 def _refusal(schedule_id: str, error: Exception) -> CounterfoilError:
@@ -144,7 +146,7 @@ class Schedules:
         self._commit = commit
         self._metrics = metrics
 
-    async def put(self, schedule_id: str, definition: ScheduleDefinition) -> tuple[Document, bool]:
+    async def put(self, schedule_id: str, definition: ScheduleDefinition) -> tuple[ScheduleDocument, bool]:
         """The schedule as it is now, and whether it is new."""
         schedule, created = await self._commit.submit(PutSchedule(schedule_id, definition, self._context))
         return schedule_document(schedule), created
@@ -152,11 +154,14 @@ class Schedules:
     async def delete(self, schedule_id: str) -> None:
         await self._commit.submit(DeleteSchedule(schedule_id))
 
-    async def fire_due(self, now: int, limit: int) -> int:
-        """Fire the schedules that are due, at most so many; how many were."""
+    def due(self, now: int, limit: int) -> ForEach[Firing | None]:
+        """The search for schedules that are due, and the command that fires each."""
         find = Find.of("find_due_schedules", now=now, limit=min(limit, MOST_AT_ONCE))
-        fire = partial(FireSchedule, context=self._context)
-        firings = [firing for firing in await self._commit.submit(ForEach(find, fire)) if firing is not None]
+        return ForEach(find, partial(FireSchedule, context=self._context))
+
+    async def fired(self, answers: list[Firing | None]) -> int:
+        """Count and log the firings; returns how many there were."""
+        firings = [firing for firing in answers if firing is not None]
         for firing in firings:
             self._tell(firing)
         return len(firings)

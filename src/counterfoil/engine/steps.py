@@ -1,14 +1,21 @@
-"""Registering steps and taking them out of the register."""
+"""Registering steps, and deleting them from the register."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from counterfoil.domain.errors import InvalidStep, UnknownStep
 from counterfoil.domain.flows.requests import invalid_own_values
 from counterfoil.domain.records import StepVersion
+from counterfoil.domain.steps.definitions import StepDefinition
+from counterfoil.engine.approvals.warnings import approval_warnings
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.queries.queries import Queries
+from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
+from counterfoil.wire.steps import StepPut
 
 
 @dataclass
@@ -44,3 +51,31 @@ class DeleteStep:
         if unit.current_version(self.step_id) is None:
             raise UnknownStep
         unit.put_current(self.step_id, None)
+
+
+class Steps:
+    """The use cases of steps."""
+
+    def __init__(self, context: EngineContext, commit: GroupCommit, queries: Queries, *, can_verify: bool) -> None:
+        """``can_verify``: whether the engine has a secret to check signatures with."""
+        self._context = context
+        self._commit = commit
+        self._queries = queries
+        self._can_verify = can_verify
+
+    async def put(self, step_id: str, definition: StepDefinition) -> tuple[StepPut, bool]:
+        """Register a step; returns it and whether it is new."""
+        if definition.require_signature and not self._can_verify:
+            place = {"place": "require_signature", "message": "the engine has no signing secret to check with"}
+            raise InvalidStep(errors=[place])
+        version = StepVersion.of(step_id, definition, self._context.defaults)
+        created = await self._commit.submit(PutStep(version))
+        terms = definition.control.approval
+        warnings = approval_warnings(terms, self._context.reviewers, kind="step_id", name=step_id)
+        document = cast(StepPut, await self._queries.step(step_id))
+        if warnings:
+            document["warnings"] = warnings
+        return document, created
+
+    async def delete(self, step_id: str) -> None:
+        await self._commit.submit(DeleteStep(step_id))

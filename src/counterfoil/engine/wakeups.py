@@ -19,17 +19,32 @@ class SweepName(StrEnum):
     RETENTION = "retention"
 
 
-class Wakeups:
-    """Where the engine says when it wants which sweep; the scheduler listens.
+Listener = Callable[[SweepName, int | None], None]
+"""Called with a sweep and when it is due; None: now."""
 
-    Nothing is lost without a listener: every sweep also runs by itself from time to time.
+
+def _drop(sweep: SweepName, due_at: int | None) -> None:
+    pass
+
+
+class Wakeups:
+    """Passes due times on to the loop that runs the sweeps, as long as it listens.
+
+    A wake-up without a listener is dropped, and nothing is lost by it: every sweep also runs at its interval.
     """
 
     def __init__(self) -> None:
-        self.listener: Callable[[SweepName, int | None], None] = lambda sweep, at: None
+        self._listener: Listener = _drop
+
+    def listen(self, listener: Listener) -> None:
+        """Pass wake-ups on to this listener from now on, instead of any other."""
+        self._listener = listener
+
+    def stop_listening(self) -> None:
+        self._listener = _drop
 
     def at(self, sweep: SweepName, due_at: int) -> None:
-        self.listener(sweep, due_at)
+        self._listener(sweep, due_at)
 
     def now(self, sweep: SweepName) -> None:
-        self.listener(sweep, None)
+        self._listener(sweep, None)

@@ -80,7 +80,7 @@ class _OldestWaiting(Collector):
     def collect(self) -> Iterable[Metric]:
         """One sample a step, of the figures that stand now."""
         family = GaugeMetricFamily(
-            "counterfoil_oldest_waiting_seconds", "Age of the oldest work item that waits, by step.", labels=["step"]
+            "counterfoil_oldest_waiting_seconds", "Age of the oldest waiting work item, by step.", labels=["step"]
         )
         for step, seconds in self.seconds.items():
             family.add_metric([step], seconds)
@@ -92,37 +92,37 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        self._dispatches = _Counts(registry, "dispatches_total", "Calls of step endpoints, by outcome.", "outcome", ())
+        self._dispatches = _Counts(registry, "dispatches_total", "Calls to step endpoints, by outcome.", "outcome", ())
         self._completions = _Counts(
             registry,
             "completions_total",
-            "Reports of workers, by verdict: accepted, stale, duplicate, or the code of the refusal.",
+            "Worker reports, by verdict: accepted, stale, duplicate, or the error code.",
             "verdict",
             ("accepted", "stale", "duplicate"),
         )
-        self._sweeps = _Counts(registry, "sweeps_total", "Runs of the sweeps.", "sweep", ())
-        self._swept = _Counts(registry, "swept_items_total", "What the sweeps dealt with.", "sweep", ())
+        self._sweeps = _Counts(registry, "sweeps_total", "Sweep runs, by sweep.", "sweep", ())
+        self._swept = _Counts(registry, "swept_items_total", "Items handled by the sweeps, by sweep.", "sweep", ())
         self._cancel_calls = _Counts(
-            registry, "cancel_calls_total", "Calls of the cancel_url of steps, by outcome.", "outcome", ()
+            registry, "cancel_calls_total", "Calls to the cancel_url of steps, by outcome.", "outcome", ()
         )
         self._gates = _Counts(
             registry,
             "gate_answers_total",
-            "Calls of the gate that were answered, by decision and whether it was fresh.",
+            "Answered gate calls, by decision and whether it was fresh or cached.",
             "outcome",
             (f"{decision}_{source}" for decision in Decision for source in ("fresh", "cached")),
         )
         self._approvals = _Counts(
             registry,
             "approval_reviews_total",
-            "What people decided, or did not in time; pending: others must agree as well.",
+            "Reviews and expiries of approvals, by outcome; pending: more approvals are needed.",
             "outcome",
             ("approved", "rejected", "expired", "pending"),
         )
         self._deliveries = _Counts(
             registry,
             "deliveries_total",
-            "Calls of subscribers, by outcome.",
+            "Calls to subscribers, by outcome.",
             "outcome",
             ("delivered", "retried", "given_up"),
         )
@@ -136,26 +136,28 @@ class Metrics:
         self._connections = _Counts(
             registry,
             "connections_ended_total",
-            "Connections of callers that the engine ended, by reason: a timeout, evicted to make room, or refused.",
+            "Client connections closed by the engine, by reason: timed out, evicted to make room, or refused.",
             "reason",
             ("header_timeout", "body_timeout", "keepalive_timeout", "write_timeout", "evicted", "refused"),
         )
-        self._open_connections = Gauge("counterfoil_connections", "Open connections of callers.", registry=registry)
+        self._open_connections = Gauge("counterfoil_connections", "Open client connections.", registry=registry)
         self._store_failures = Counter(
-            "counterfoil_store_failures_total", "Commits that the store could not make.", registry=registry
+            "counterfoil_store_failures_total", "Failed commits of the store.", registry=registry
         )
         self._callback = _Spread(
-            registry, "callback_seconds", "Time from the dispatch to the accepted result.", _CALLBACK_BUCKETS
+            registry, "callback_seconds", "Time from dispatch to the accepted result.", _CALLBACK_BUCKETS
         )
-        self._batch_size = _Spread(registry, "batch_size", "Commands that shared a commit.", _BATCH_BUCKETS)
-        self._commit = _Spread(registry, "commit_seconds", "Time that a commit took.", _COMMIT_BUCKETS)
-        self._backlog = Gauge("counterfoil_backlog", "Commands that wait for a commit.", registry=registry)
+        self._batch_size = _Spread(registry, "batch_size", "Number of commands in a commit.", _BATCH_BUCKETS)
+        self._commit = _Spread(registry, "commit_seconds", "Duration of a commit.", _COMMIT_BUCKETS)
+        self._backlog = Gauge("counterfoil_backlog", "Commands waiting for a commit.", registry=registry)
         work = Gauge("counterfoil_work_items", "Open work items, by state.", ["state"], registry=registry)
         self._work = {status.value: work.labels(status.value) for status in OPEN_WORK}
         self._oldest = _OldestWaiting()
         registry.register(self._oldest)
         ProcessCollector(registry=registry)
-        build = Gauge("counterfoil_build_info", "Versions; always 1.", ["version", "python"], registry=registry)
+        build = Gauge(
+            "counterfoil_build_info", "Version information; always 1.", ["version", "python"], registry=registry
+        )
         build.labels(__version__, platform.python_version()).set(1)
 
     def completed(self, verdict: str, count: int = 1) -> None:

@@ -131,10 +131,10 @@ class Guard:
         host = request.headers.get("Host", "")
         origin = request.headers.get("Origin")
         if origin is not None and not same_origin(origin, host):
-            raise Forbidden("a page of another origin may not use this API")
+            raise Forbidden("cross-origin requests to this API are not allowed")
         if not self._keys and not names_loopback(request):
             raise Forbidden(
-                "without API keys the engine answers to loopback names only, such as localhost; "
+                "without API keys, the engine answers only to loopback names such as localhost; "
                 "configure API keys to serve it under another name"
             )
 

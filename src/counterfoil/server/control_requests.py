@@ -30,7 +30,7 @@ class WorkflowFilters(Query):
     limit: Limit = 20
 
 
-class GateOptions(Query):
+class GateQuery(Query):
     include_prior_output: Annotated[
         str | None, Field(max_length=16, description="`true`, literally: answer with what an earlier attempt gave")
     ] = None

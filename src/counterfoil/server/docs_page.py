@@ -8,10 +8,11 @@ from importlib.resources import files
 
 from aiohttp import web
 
-from counterfoil.server.answers import Pointer, json_response, json_text
+from counterfoil.server.answers import json_response, json_text
 from counterfoil.server.openapi import openapi_document
-from counterfoil.server.routes import Answer, Handler, Route
+from counterfoil.server.routes import Handler, Route, SuccessAnswer
 from counterfoil.version import __version__
+from counterfoil.wire.operations import Pointer
 
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -49,7 +50,7 @@ def docs_routes() -> list[Route]:
         handler=get_root,
         tag="operations",
         summary="Where to go from here",
-        answers={200: Answer(description="the documentation's address", model=Pointer)},
+        answers={200: SuccessAnswer(description="the documentation's address", model=Pointer)},
         roles=None,
     )
     return [root, *(_file_route(path, name, content_type) for path, name, content_type in _FILES)]
@@ -79,7 +80,7 @@ def openapi_route(document_of: list[Route], *, with_keys: bool) -> Route:
         handler=get_document,
         tag="operations",
         summary="The OpenAPI document",
-        answers={200: Answer(description="OpenAPI 3.1", media_type="application/json")},
+        answers={200: SuccessAnswer(description="OpenAPI 3.1", media_type="application/json")},
         roles=None,
     )
 
@@ -92,7 +93,7 @@ def _file_route(path: str, name: str, content_type: str) -> Route:
         handler=_file_handler(content, content_type),
         tag="operations",
         summary="The documentation for people",
-        answers={200: Answer(description="a file", media_type=content_type.partition(";")[0])},
+        answers={200: SuccessAnswer(description="a file", media_type=content_type.partition(";")[0])},
         roles=None,
     )
 

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the route table and the pydantic models: there is nothing to keep in step."""
+"""The OpenAPI 3.1 document, made from the route table, the request models and the shapes of ``counterfoil.wire``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Literal
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
 
 from counterfoil.domain.errors import (
     BadRequest,
@@ -23,11 +22,11 @@ from counterfoil.domain.errors import (
 from counterfoil.domain.flows.requests import FLOW_ID_PATTERN
 from counterfoil.domain.schedules import SCHEDULE_ID_PATTERN
 from counterfoil.domain.steps.definitions import STEP_ID_PATTERN
-from counterfoil.server.answers import ErrorAnswer
 from counterfoil.server.problems import status_of
 from counterfoil.server.requests import Query
-from counterfoil.server.routes import Answer, Route
+from counterfoil.server.routes import Route, SuccessAnswer
 from counterfoil.version import __version__
+from counterfoil.wire.errors import ErrorAnswer
 
 _Mode = Literal["validation", "serialization"]
 _References = Mapping[tuple[Any, _Mode], dict[str, Any]]
@@ -109,14 +108,16 @@ def error_codes() -> list[dict[str, Any]]:
 
 
 def _schemas(routes: list[Route]) -> tuple[_References, dict[str, Any]]:
-    wanted: dict[tuple[type[BaseModel], _Mode], None] = {(ErrorAnswer, "serialization"): None}
+    """The schema of each request and answer, as a reference, and the schemas that the references lead to."""
+    wanted: dict[tuple[type[Any], _Mode], None] = {(ErrorAnswer, "serialization"): None}
     for route in routes:
         if route.request is not None:
             wanted[route.request, "validation"] = None
         for answer in route.answers.values():
             if answer.model is not None:
                 wanted[answer.model, "serialization"] = None
-    references, definitions = models_json_schema(list(wanted), ref_template=_REFERENCE)
+    adapters: list[tuple[Any, _Mode, TypeAdapter[Any]]] = [(shape, mode, TypeAdapter(shape)) for shape, mode in wanted]
+    references, definitions = TypeAdapter.json_schemas(adapters, ref_template=_REFERENCE)
     return references, definitions.get("$defs", {})
 
 
@@ -227,7 +228,7 @@ def _common_errors(route: Route, *, with_keys: bool) -> set[type[CounterfoilErro
     return errors
 
 
-def _answer(answer: Answer, references: _References) -> dict[str, Any]:
+def _answer(answer: SuccessAnswer, references: _References) -> dict[str, Any]:
     if answer.model is not None:
         schema = references[answer.model, "serialization"]
         return {"description": answer.description, "content": {"application/json": {"schema": schema}}}

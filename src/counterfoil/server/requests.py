@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_protocol import RequestPayloadError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from counterfoil.domain.errors import BadRequest, Invalid, InvalidInput, PayloadTooLarge, UnsupportedMediaType
@@ -52,7 +51,7 @@ async def read_body(request: web.Request, limit: int) -> bytes:
             piece = await content.readany()
             pieces.append(piece)
             size += len(piece)
-    except (RequestPayloadError, HttpProcessingError):
+    except (web.RequestPayloadError, HttpProcessingError):
         raise BadRequest("the body is not framed or encoded as its headers say") from None
     if size > limit:
         raise PayloadTooLarge(limit_bytes=limit)
@@ -84,7 +83,7 @@ def parse_body(body: bytes, invalid: type[Invalid]) -> Any:
         return accept_json(body)
     except JsonError as error:
         place = {"place": "body", "message": str(error)}
-        raise invalid("the body is not JSON that this engine takes", errors=[place]) from None
+        raise invalid("the body is not JSON that this engine accepts", errors=[place]) from None
 
 
 def validate(model: type[Model], value: Any, invalid: type[Invalid]) -> Model:
@@ -98,7 +97,7 @@ def validate(model: type[Model], value: Any, invalid: type[Invalid]) -> Model:
 
 _MESSAGES = {
     "missing": "is required",
-    "extra_forbidden": "is not a field that this takes",
+    "extra_forbidden": "is not a known field",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
     "dict_type": "must be an object",

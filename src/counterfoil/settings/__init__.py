@@ -1,6 +1,6 @@
 """Settings: file, environment and flags into one validated object.
 
-``Settings(...)`` takes only what it is given; ``load_settings`` alone looks at the world.
+``Settings(...)`` uses only its arguments; only ``load_settings`` reads files and the environment.
 """
 
 from counterfoil.settings.load import CLIENT_VARIABLES, SettingsError, load_settings

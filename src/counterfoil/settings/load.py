@@ -1,7 +1,7 @@
-"""Where settings come from: flags, then environment, then file, then defaults.
+"""Load settings from flags, then environment, then file, then defaults.
 
-What is wrong stops the start with a ``SettingsError`` that names the setting, where its value came from and what is
-allowed. Values that are, or may hold, a secret are never repeated.
+Invalid settings stop the start with a ``SettingsError`` that names the setting, the source of its value and what is
+allowed. Values that are, or may hold, a secret are never repeated in an error.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from counterfoil.settings.model import PREFIX, Settings, describe_settings
 DEFAULT_CONFIG = Path("counterfoil.toml")
 CONFIG_VARIABLE = "COUNTERFOIL_CONFIG"
 CLIENT_VARIABLES = frozenset({"COUNTERFOIL_URL", "COUNTERFOIL_KEY"})
-"""Variables of the command line as a client of a running engine: no settings, but no mistakes either."""
+"""Variables that the client commands read; they are not settings, so they must not be reported as unknown ones."""
 BASE_URL_VARIABLE = "WEBHOOK_BASE_URL"
 UNSHOWN = frozenset({"api_keys", "receipt_secrets", "signing_secret", "store", "store_listen", "webhook_base_url"})
 """Settings whose values are, or may hold, a secret: errors do not repeat them."""
 
 
 class SettingsError(Exception):
-    """The settings are wrong; each fault has a line of its own."""
+    """Invalid settings; each fault has its own line."""
 
     def __init__(self, *faults: str) -> None:
         self.faults = faults
@@ -39,7 +39,7 @@ class SettingsError(Exception):
 
 
 class _Layer(NamedTuple):
-    """What one source says, and how to name the place of a setting in it."""
+    """The values of one source, and the origin of each for error messages."""
 
     values: dict[str, Any]
     origins: dict[str, str]
@@ -48,7 +48,7 @@ class _Layer(NamedTuple):
 def load_settings(config: Path | None = None, **flags: Any) -> Settings:
     """Merge flags (None: not given), environment, file and defaults; raises SettingsError.
 
-    The file is the one given, else that of ``COUNTERFOIL_CONFIG``, else ``counterfoil.toml`` here if there is one.
+    The file is the given one, else that of ``COUNTERFOIL_CONFIG``, else ``counterfoil.toml`` in the current directory.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     layers = [
@@ -84,16 +84,16 @@ def _read_file(config: Path | None) -> _Layer:
     if named is None and not path.exists():
         return _Layer({}, {})
     if not path.is_file():
-        raise SettingsError(f"config file {path}: there is no such file")
+        raise SettingsError(f"config file {path}: file not found")
     try:
         values = TomlConfigSettingsSource(Settings, toml_file=path).toml_data
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"config file {path}: is not TOML: {error}") from None
+        raise SettingsError(f"config file {path}: not valid TOML: {error}") from None
     except OSError as error:
         raise SettingsError(f"config file {path}: cannot be read: {error.strerror}") from None
-    private = sorted(name for name in values if name.startswith("_"))  # the library would take them for its own
+    private = sorted(name for name in values if name.startswith("_"))  # pydantic-settings reserves these names
     if private:
-        raise SettingsError(*(f"{name} (file {path}): there is no such setting" for name in private))
+        raise SettingsError(*(f"{name} (file {path}): no such setting" for name in private))
     return _Layer(values, dict.fromkeys(_places(values), f"file {path}"))
 
 
@@ -104,7 +104,7 @@ def _read_environment() -> _Layer:
     if unknown:
         raise SettingsError(*(f"environment variable {name}: {_unknown(name.upper(), known)}" for name in unknown))
     values = EnvSettingsSource(Settings)()
-    if "work" in values:  # its numbers and booleans are strict, as they are over the wire
+    if "work" in values:  # numbers and booleans are strict here, as in the HTTP API
         values["work"] = {name: _scalar(text) for name, text in values["work"].items()}
     origins = {name: f"environment variable {variable}" for variable, name in variables.items()}
     if "webhook_base_url" not in values and os.environ.get(BASE_URL_VARIABLE):
@@ -129,7 +129,7 @@ def _places(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _fault(detail: ErrorDetails, values: dict[str, Any], origins: dict[str, str]) -> str:
-    """One line: the setting, its value if it may be shown, where it is from, what is wrong and what is allowed."""
+    """One line: the setting, its value if it may be shown, its origin, what is wrong and what is allowed."""
     context = detail.get("ctx", {})
     path = [context["setting"]] if "setting" in context else [str(part) for part in detail["loc"]]
     name = ".".join(path[: 2 if path[0] == "work" else 1])
@@ -149,13 +149,13 @@ def _value_at(values: dict[str, Any], name: str) -> Any:
 
 def _unknown(name: str, known: set[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return "there is no such setting" + (
-        f"; is {near[0]} meant?" if near else "; config/counterfoil.toml lists them all"
+    return "no such setting" + (
+        f"; did you mean {near[0]}?" if near else "; config/counterfoil.toml lists all settings"
     )
 
 
 def _allowed(name: str) -> str:
-    """What a setting takes, said from its own schema; empty where the schema does not say enough."""
+    """The allowed values of a setting, derived from its schema; empty if the schema does not say enough."""
     table, _, rest = name.partition(".")
     schema = (WorkDefaults if rest else Settings).model_json_schema()["properties"][rest or table]
     options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
@@ -165,4 +165,6 @@ def _allowed(name: str) -> str:
     if option.get("type") == "integer":
         most = f" to {option['maximum']}" if "maximum" in option else " upwards"
         return f"a whole number from {option['minimum']}{most}"
-    return {"boolean": "true or false", "string": "text", "array": "a list of texts"}.get(option.get("type", ""), "")
+    return {"boolean": "true or false", "string": "a string", "array": "a list of strings"}.get(
+        option.get("type", ""), ""
+    )

@@ -1,4 +1,4 @@
-"""The settings themselves: every field with its default, its limits and one line that says what it is for."""
+"""The settings model: every field with its default, its limits and a one-line description."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MEBIBYTE = 1_048_576
 
 
 class Settings(BaseSettings):
-    """Everything that can be set. ``config/counterfoil.toml`` lists the same, and a test compares the two."""
+    """All settings. ``config/counterfoil.toml`` lists the same; a test compares the two."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -48,131 +48,158 @@ class Settings(BaseSettings):
         validate_default=True,
     )
 
-    host: str = Field("127.0.0.1", description="Address to serve on; without API keys only a loopback address.")
-    port: Whole = Field(8080, ge=0, le=65_535, description="Port to serve on; 0 takes a free one.")
-    data: Path = Field(Path("counterfoil-data"), description="Directory of the database and of generated secrets.")
+    host: str = Field("127.0.0.1", description="Address to listen on; without API keys, only a loopback address.")
+    port: Whole = Field(8080, ge=0, le=65_535, description="Port to listen on; 0: any free port.")
+    data: Path = Field(
+        Path("counterfoil-data"), description="Data directory: the SQLite database and generated secrets."
+    )
     store: str = Field(
         "",
         repr=False,
-        description="Where the state is kept: sqlite:///path or postgresql://...; empty: a file in the data directory.",
+        description="Database URL: sqlite:///path or postgresql://...; empty: a SQLite file in the data directory.",
     )
     store_listen: str = Field(
         "",
         repr=False,
-        description="PostgreSQL URL past any pooler, to hear other nodes by; empty: that of the store.",
+        description="Direct PostgreSQL URL (bypassing any pooler) for notifications; empty: same as store.",
     )
     store_statement_cache: Whole = Field(
         1024,
         ge=0,
         le=100_000,
-        description="Statements that each PostgreSQL connection keeps prepared; 0 for pgbouncer.",
+        description="Prepared statements cached per PostgreSQL connection; 0 behind pgbouncer.",
     )
     lease_ms: Whole = Field(
-        15_000, ge=500, le=3_600_000, description="How long a silent node of several keeps what it is sending."
+        15_000,
+        ge=500,
+        le=3_600_000,
+        description="Lease duration: in-flight attempts of a node that stops renewing are reclaimed after this "
+        "(PostgreSQL only).",
     )
     webhook_base_url: str = Field(
-        "", description="What webhook URLs start with, as workers reach it; empty: the address served."
+        "", description="Base of webhook URLs, as workers reach the engine; empty: the address it listens on."
     )
     api_keys: str = Field(
         "",
         repr=False,
-        description="API keys, name:role:secret, comma separated; roles: viewer, operator, reviewer, admin; "
-        "secrets: 16 characters or more.",
+        description="API keys as name:role:secret, comma separated; roles: viewer, operator, reviewer, admin; "
+        "secrets: at least 16 characters.",
     )
     receipt_secrets: str = Field(
         "",
         repr=False,
-        description="Secrets that sign receipts, comma separated, the first signs; empty: generated once.",
+        description="Secrets for receipts, comma separated: the first signs, all verify; empty: generated once.",
     )
     signing_secret: str = Field(
         "",
         repr=False,
-        description="Standard Webhooks secrets, whsec_<base64>, comma separated, of dispatches and signed completions.",
+        description="Standard Webhooks secrets (whsec_<base64>, comma separated) for dispatches and completions.",
     )
-    max_body_bytes: Whole = Field(_MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="Largest request body taken.")
+    max_body_bytes: Whole = Field(_MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="Maximum size of a request body.")
     max_response_bytes: Whole = Field(
-        _MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="How much of an endpoint's response is read."
+        _MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="Maximum size of an endpoint's response."
     )
     page_bytes: Whole = Field(
-        4 * _MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="Size at which a page of a list ends before its limit."
+        4 * _MEBIBYTE,
+        ge=1,
+        le=1024 * _MEBIBYTE,
+        description="Maximum size of one page of a list; a page may end before its limit.",
     )
     max_connections: Whole = Field(
         10_000,
         ge=1,
         le=1_000_000,
-        description="Connections of callers at once; fewer where the limit on file descriptors leaves no room.",
+        description="Maximum number of client connections; less if the file descriptor limit requires it.",
     )
     header_timeout_ms: Whole = Field(
         10_000,
         ge=10,
         le=3_600_000,
-        description="Time for the head of a request, from its first byte, or from the start of the connection.",
+        description="Time to receive the request head, from its first byte or from the start of the connection.",
     )
     body_timeout_ms: Whole = Field(
-        30_000, ge=10, le=3_600_000, description="Time for the whole body of a request, from the end of its head."
+        30_000, ge=10, le=3_600_000, description="Time to receive the whole request body, from the end of the head."
     )
     keepalive_timeout_ms: Whole = Field(
-        75_000, ge=10, le=3_600_000, description="Time for the next request on a connection before it is closed."
+        75_000, ge=10, le=3_600_000, description="How long an idle connection stays open for the next request."
     )
     write_timeout_ms: Whole = Field(
-        60_000, ge=10, le=3_600_000, description="How long a client may take nothing of an answer before it is cut off."
+        60_000,
+        ge=10,
+        le=3_600_000,
+        description="How long a client may read nothing of a response before its connection is closed.",
     )
     backlog_limit: Whole = Field(
-        20_000, ge=1, le=10_000_000, description="Commands that may wait for a commit; past it the answer is 503."
+        20_000,
+        ge=1,
+        le=10_000_000,
+        description="Maximum number of commands waiting for a commit; beyond it, requests get 503.",
     )
-    batch_limit: Whole = Field(512, ge=1, le=100_000, description="Commands that share one commit at most.")
-    readers: Whole = Field(2, ge=1, le=64, description="Connections that only read.")
-    dispatch_concurrency: Whole = Field(256, ge=1, le=100_000, description="Calls of step endpoints at once, in all.")
+    batch_limit: Whole = Field(512, ge=1, le=100_000, description="Maximum number of commands in one commit.")
+    readers: Whole = Field(2, ge=1, le=64, description="Number of read-only database connections.")
+    dispatch_concurrency: Whole = Field(
+        256, ge=1, le=100_000, description="Maximum number of concurrent calls to step endpoints."
+    )
     dispatch_concurrency_per_host: Whole = Field(
-        64, ge=1, le=100_000, description="Calls of step endpoints at once, to one host."
+        64, ge=1, le=100_000, description="Maximum number of concurrent calls to step endpoints on one host."
     )
     retry_after_limit_ms: Whole = Field(
-        3_600_000, ge=0, le=YEAR_MS, description="Longest delay that a Retry-After or retry_after may ask for."
+        3_600_000,
+        ge=0,
+        le=YEAR_MS,
+        description="Maximum delay that a Retry-After header or retry_after field can request.",
     )
     fan_out_limit: Whole = Field(
-        10_000, ge=1, le=1_000_000, description="Work items that one step may fan out into, whatever it says itself."
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Maximum number of work items of one fan-out, regardless of the step's own limit.",
     )
     value_check_ms: Whole = Field(
-        500, ge=10, le=60_000, description="Processor time for checking one value against its JSON Schema, at most."
+        500, ge=10, le=60_000, description="Maximum processor time to check one value against its JSON Schema."
     )
     gate_patience_ms: Whole = Field(
         3_600_000,
         ge=100,
         le=YEAR_MS,
-        description="How long an agent that claimed nothing may be silent about a step that it was let run.",
+        description="How long an agent without a claim may go without reporting an allowed step.",
     )
     policies_file: str = Field(
-        "", description="JSON file of policies, by id, that are put at the start, and removed when they left the file."
+        "", description="JSON file of policies, loaded at start; policies removed from the file are deleted."
     )
     sweep_interval_ms: Whole = Field(
-        1_000, ge=10, le=3_600_000, description="How often the sweeps run when nothing wakes them earlier."
+        1_000, ge=10, le=3_600_000, description="How often each sweep runs if nothing wakes it earlier."
     )
     retention_ms: Whole = Field(
-        30 * DAY_MS, ge=0, le=100 * YEAR_MS, description="How long flows are kept that have ended; 0: for ever."
+        30 * DAY_MS, ge=0, le=100 * YEAR_MS, description="How long ended flows are kept; 0: forever."
     )
     payload_retention_ms: Whole = Field(
-        0, ge=0, le=100 * YEAR_MS, description="How long what they carried is kept; 0: as long as the flow itself."
+        0, ge=0, le=100 * YEAR_MS, description="How long payloads of ended flows are kept; 0: as long as the flow."
     )
     shutdown_grace_ms: Whole = Field(
-        10_000, ge=0, le=3_600_000, description="How long a stop waits for requests in flight."
+        10_000, ge=0, le=3_600_000, description="How long a shutdown waits for requests in flight."
     )
     egress_allow: Names = Field(
-        default=[], description="Networks and host names that may be called although they are denied by default."
+        default=[], description="Networks and host names that may be called although the default rules deny them."
     )
     egress_deny: Names = Field(
-        default=[], description="Networks and host names that must not be called; wins over allow."
+        default=[], description="Networks and host names that must not be called; takes precedence over egress_allow."
     )
     egress_only: Names = Field(
-        default=[], description="If not empty: the only networks and host names that may be called."
+        default=[], description="Allow list: if not empty, only these networks and host names may be called."
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower_case)] = Field(
-        "info", description="Least severe level that is logged: debug, info, warning or error."
+        "info", description="Minimum log level: debug, info, warning or error."
     )
     log_format: Annotated[Literal["auto", "pretty", "json"], BeforeValidator(lower_case)] = Field(
-        "auto", description="pretty, json, or auto: pretty on a terminal, JSON otherwise."
+        "auto", description="Log format: pretty, json, or auto (pretty on a terminal, otherwise JSON)."
     )
-    access_log: bool = Field(default=False, description="Log each HTTP request, receipt tokens blanked out.")
-    work: WorkDefaults = Field(WorkDefaults(), description="What steps inherit, field by field.")
+    fast_path: bool = Field(
+        default=True,
+        description="Serve HTTP with the engine's own protocol; false: with aiohttp's public API only (slower).",
+    )
+    access_log: bool = Field(default=False, description="Log each HTTP request, with receipt tokens masked.")
+    work: WorkDefaults = Field(WorkDefaults(), description="Defaults that steps inherit, field by field.")
 
     @classmethod
     def settings_customise_sources(
@@ -183,7 +210,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what the caller gives: load_settings merges the rest, because it must know where a value is from."""
+        """Only the given values: ``load_settings`` merges the other sources, because it records each value's origin."""
         return (init_settings,)
 
     @field_validator("host")
@@ -201,7 +228,7 @@ class Settings(BaseSettings):
         if value and (
             not value.startswith("sqlite:///") or not sqlite_file(value) or re.search(r"[?#]|:memory:", value)
         ):
-            raise refused("must be sqlite:///path with the path of a file, postgresql://host/database, or empty")
+            raise refused("must be sqlite:///path of a file, postgresql://host/database, or empty")
         return value
 
     @field_validator("store_listen")
@@ -243,7 +270,7 @@ class Settings(BaseSettings):
             except (binascii.Error, ValueError):
                 decoded = b""
             if not secret.strip().startswith("whsec_") or not decoded:
-                raise refused("must be whsec_ and then base64, padding included; several comma separated, or empty")
+                raise refused("must be whsec_ followed by padded base64, comma separated if several, or empty")
         return value
 
     @field_validator("egress_allow", "egress_deny", "egress_only")
@@ -262,8 +289,8 @@ class Settings(BaseSettings):
                 "{message}",
                 {
                     "setting": "host",
-                    "message": "without API keys only a loopback address is served: "
-                    "configure api_keys, or take 127.0.0.1, ::1 or localhost",
+                    "message": "without API keys, the engine listens only on a loopback address: "
+                    "configure api_keys, or use 127.0.0.1, ::1 or localhost",
                 },
             )
         return self
@@ -275,12 +302,12 @@ class Settings(BaseSettings):
 
     @property
     def receipt_secret_list(self) -> list[str]:
-        """The configured receipt secrets, the signing one first; empty: the engine keeps a generated one."""
+        """The configured receipt secrets, the signing one first; empty: the engine generates and stores one."""
         return [part.strip() for part in self.receipt_secrets.split(",") if part.strip()]
 
     @property
     def store_url(self) -> str:
-        """Where the state is kept, defaults applied."""
+        """The database URL, defaults applied."""
         return self.store or f"sqlite:///{self.data / 'counterfoil.db'}"
 
     @property
@@ -290,7 +317,7 @@ class Settings(BaseSettings):
 
     @property
     def store_path(self) -> Path:
-        """The database file behind the URL, where it is one."""
+        """The file of a SQLite database URL."""
         return Path(sqlite_file(self.store_url))
 
 
@@ -304,21 +331,21 @@ class SettingDescription(NamedTuple):
 
 
 _WORK_DESCRIPTIONS = {
-    "max_retries": "Retries after the first attempt; 0: none, -1: as many as it takes.",
-    "backoff_type": "How the delay grows: fixed, linear or exponential.",
+    "max_retries": "Maximum number of retries after the first attempt; 0: none, -1: unlimited.",
+    "backoff_type": "Growth of the retry delay: fixed, linear or exponential.",
     "init_backoff_ms": "Delay before the first retry.",
-    "max_backoff_ms": "Longest computed delay.",
-    "jitter": "Draw the delay evenly between half of it and all of it.",
-    "ack_timeout_ms": "Time for the acknowledgement; of a sync step, for the whole answer.",
-    "deadline_ms": "Time for the callback, counted again from each heartbeat.",
-    "heartbeat_timeout_ms": "Longest silence between heartbeats; not set: only the deadline counts.",
-    "parallelism": "Work items of one step that may be active at once; not set: no limit.",
-    "rate_limit": "Dispatches of one step in any window of per_ms, retries included; not set: no limit.",
+    "max_backoff_ms": "Maximum computed retry delay.",
+    "jitter": "Randomize each delay between half and all of the computed delay.",
+    "ack_timeout_ms": "Time for the endpoint to acknowledge; for a sync step, time for the whole response.",
+    "deadline_ms": "Time for the callback; each heartbeat restarts it.",
+    "heartbeat_timeout_ms": "Maximum time between heartbeats; not set: only the deadline applies.",
+    "parallelism": "Maximum number of active work items of one step; not set: no limit.",
+    "rate_limit": "Maximum dispatches of one step, retries included, in any window of per_ms; not set: no limit.",
 }
 
 
 def describe_settings() -> Iterator[SettingDescription]:
-    """Every setting in the order of the file; those of the table [work] as ``work.<name>``."""
+    """Every setting in file order; those of the table [work] as ``work.<name>``."""
     for name, info in Settings.model_fields.items():
         if name != "work":
             yield SettingDescription(name, info.default, info.description or "", PREFIX + name.upper())

@@ -1,4 +1,4 @@
-"""What single values must be like: the checks and parsers that the settings share."""
+"""Validators and parsers of single setting values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic_settings import NoDecode
 Role = Literal["viewer", "operator", "reviewer", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "operator", "reviewer", "admin")
 MIN_KEY_CHARACTERS = 16
-"""Fewer can be guessed."""
+"""Shorter secrets can be guessed."""
 
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -24,7 +24,7 @@ _HOST_NAME = re.compile(rf"(?=.{{1,253}}$)(?=.*[a-z_]){_LABEL}(\.{_LABEL})*", re
 
 @dataclass(frozen=True)
 class ApiKey:
-    """Who may call the API, and as what."""
+    """A caller of the API: its name, role and secret."""
 
     name: str
     role: Role
@@ -32,7 +32,7 @@ class ApiKey:
 
 
 def refused(message: str) -> PydanticCustomError:
-    """An error whose message says by itself what is allowed."""
+    """An error whose message already says what is allowed."""
     return PydanticCustomError("setting", "{message}", {"message": message})
 
 
@@ -66,15 +66,15 @@ def parse_api_keys(text: str) -> list[ApiKey]:
             raise refused(f"entry {place} has an unknown role; must be one of {', '.join(ROLES)}")
         if len(secret) < MIN_KEY_CHARACTERS:
             raise refused(
-                f"the secret of key {name} is too short: it needs at least {MIN_KEY_CHARACTERS} characters; "
-                "counterfoil keys new makes one"
+                f"the secret of key {name} is too short: at least {MIN_KEY_CHARACTERS} characters are needed; "
+                "`counterfoil keys new` generates one"
             )
         keys.append(ApiKey(name, known, secret))
     return keys
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address; a name other than localhost may point anywhere."""
+    """Whether only this machine can reach the address; a name other than localhost may resolve to any address."""
     if not is_address(host):
         return host.lower() == "localhost"
     address = ipaddress.ip_address(host)
@@ -103,10 +103,10 @@ def is_host_name(text: str) -> bool:
 
 
 def is_base_url(text: str) -> bool:
-    """Whether paths can be added to it, and workers reach it without a password in every URL."""
+    """Whether it can be the base of webhook URLs: no credentials, query or fragment."""
     try:
         parts = urlsplit(text)
-        _ = parts.port  # raises ValueError for a port that is no port
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return False
     clean = text.isascii() and text.isprintable() and " " not in text and not set("@?#") & set(text)
@@ -114,9 +114,9 @@ def is_base_url(text: str) -> bool:
 
 
 def is_postgres_url(text: str) -> bool:
-    """Whether it names a database; host, user and password may come from the environment, as libpq has it.
+    """Whether it is a PostgreSQL URL; host, user and password may come from the environment, as in libpq.
 
-    A password with a bare slash or at-sign in it would end up in other parts of the URL, which errors show.
+    A password with an unescaped slash or at-sign would be parsed into other parts of the URL, which errors show.
     """
     try:
         parts = urlsplit(text)

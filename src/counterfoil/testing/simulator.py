@@ -1,8 +1,8 @@
 """A whole engine in a test's hand: its database is real, its network, its clock and its crashes are the test's.
 
     async with Simulator(tmp_path / "counterfoil.db") as simulator:     # or "postgresql://localhost/some_database"
-        await simulator.engine.put_step("resize", StepDefinition(endpoint="http://worker/resize"))
-        await simulator.engine.start_flow(StartFlow(goals=["resize"]))
+        await simulator.engine.steps.put("resize", StepDefinition(endpoint="http://worker/resize"))
+        await simulator.engine.flows.start(StartFlow(goals=["resize"]))
         [call] = simulator.network.waiting()
         await simulator.network.answer(call, answered(503))
         simulator.clock.advance(1_000)
@@ -33,21 +33,12 @@ import orjson
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.work.receipts import Receipts
 from counterfoil.domain.work.replies import Reply, SendOutcome
-from counterfoil.engine import Engine, EngineContext, Limits, Retention
-from counterfoil.engine.engine import MessageVerifier
+from counterfoil.engine import Engine, EngineContext, Limits, Retention, assemble
 from counterfoil.engine.subscriptions.messages import MessageSigner
-from counterfoil.engine.sweeps.approvals import ApprovalSweep
-from counterfoil.engine.sweeps.cancel_calls import CancelCallSweep
-from counterfoil.engine.sweeps.clocks import FlowClockSweep
-from counterfoil.engine.sweeps.deadlines import DeadlineSweep
-from counterfoil.engine.sweeps.deliveries import DeliverySweep
-from counterfoil.engine.sweeps.lease import LeaseSweep
-from counterfoil.engine.sweeps.orphans import OrphanSweep
-from counterfoil.engine.sweeps.requeue import RequeueSweep
-from counterfoil.engine.sweeps.retention import RetentionSweep
-from counterfoil.engine.sweeps.schedules import ScheduleSweep
+from counterfoil.engine.sweeps.declarations import sweeps_of
 from counterfoil.engine.sweeps.sweep import Sweep
 from counterfoil.engine.wakeups import SweepName
+from counterfoil.engine.work.reports import MessageVerifier
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.doctor.rules import Finding
 from counterfoil.store.group_commit.batch import Batch
@@ -116,7 +107,7 @@ def connection_refused() -> Reply:
 
 def timed_out() -> Reply:
     """Perhaps delivered, perhaps not."""
-    return Reply(SendOutcome.UNKNOWN, error="no complete answer in time")
+    return Reply(SendOutcome.UNKNOWN, error="no complete response in time")
 
 
 class Network:
@@ -132,7 +123,7 @@ class Network:
     ) -> Reply:
         if not may_send():
             return Reply(
-                SendOutcome.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent"
+                SendOutcome.NOT_DELIVERED, error="not sent: the attempt's deadline passed or this node's lease expired"
             )
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.calls.append(Call(url, orjson.loads(body), headers, timeout_ms, reply, asyncio.current_task()))
@@ -272,7 +263,7 @@ class Simulator:
             webhook_base_url="http://engine",
             retention=self._retention,
         )
-        self.engine = Engine(
+        self.engine = assemble(
             self._caught,
             context,
             self.network,
@@ -282,20 +273,8 @@ class Simulator:
             limits=self.limits,
         )
         self.wakeups = []
-        self.engine.wakeups.listener = lambda sweep, due_at: self.wakeups.append((sweep, due_at))
-        sweeps: list[Sweep] = [
-            RequeueSweep(self.engine),
-            DeadlineSweep(self.engine),
-            FlowClockSweep(self.engine),
-            OrphanSweep(self.engine),
-            CancelCallSweep(self.engine),
-            LeaseSweep(self.engine),
-            ScheduleSweep(self.engine),
-            ApprovalSweep(self.engine),
-            DeliverySweep(self.engine),
-            RetentionSweep(self.engine),
-        ]
-        self._sweeps = {sweep.name: sweep for sweep in sweeps}
+        self.engine.wakeups.listen(lambda sweep, due_at: self.wakeups.append((sweep, due_at)))
+        self._sweeps = {sweep.name: sweep for sweep in sweeps_of(self.engine)}
         await self.engine.lease.keep()
         others = asyncio.all_tasks()
         self.engine.start()
@@ -337,7 +316,7 @@ class Simulator:
 
     async def sweep(self, name: SweepName, limit: int = SWEEP_LIMIT) -> int:
         """One round of a sweep at the present time; how many items it treated."""
-        return await self._sweeps[name].run_once(self.clock(), limit)
+        return await self._sweeps[name].run_once(self.engine.commit, self.clock(), limit)
 
     async def next_due(self, name: SweepName) -> int | None:
         """When a sweep wants to run next, as it says after a round."""

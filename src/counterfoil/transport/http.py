@@ -83,7 +83,7 @@ class _Body(aiohttp.Payload):
             raise ConnectionResetError("the connection was closed before anything was sent")
         if not self._may_send():
             self.refused = True
-            raise ConnectionAbortedError("the sender may not send any more")
+            raise ConnectionAbortedError("sending is no longer allowed")
         self.sent = True
         await writer.write(self._value[:content_length])
 
@@ -195,7 +195,8 @@ class HttpTransport:
         except _BEFORE_SENDING as error:
             if payload.refused:
                 return Reply(
-                    SendOutcome.NOT_DELIVERED, error="the attempt was no longer this node's when it was to be sent"
+                    SendOutcome.NOT_DELIVERED,
+                    error="not sent: the attempt's deadline passed or this node's lease expired",
                 )
             lack = None if payload.sent else connecting.lack or lack_of(_cause(error), connecting.address)
             if lack is not None:
@@ -289,7 +290,7 @@ def _fault(error: Exception, *, sent: bool, timeout_ms: int) -> Reply:
     if isinstance(cause, EgressDenied):
         return _denied(cause)
     if isinstance(error, aiohttp.InvalidURL):
-        return Reply(SendOutcome.NOT_DELIVERED, error="the host of the endpoint is not usable", permanent=True)
+        return Reply(SendOutcome.NOT_DELIVERED, error="the host of the endpoint is not valid", permanent=True)
     delivery = SendOutcome.UNKNOWN if sent else SendOutcome.NOT_DELIVERED
     return Reply(delivery, error=_explain(error, sent=sent, timeout_ms=timeout_ms))
 
@@ -297,7 +298,7 @@ def _fault(error: Exception, *, sent: bool, timeout_ms: int) -> Reply:
 def _explain(error: Exception, *, sent: bool, timeout_ms: int) -> str:
     """For people, in our own words: the texts of the libraries may repeat the URL or what was received."""
     if isinstance(error, TimeoutError):
-        return f"no complete answer within {timeout_ms} ms" if sent else f"no connection within {timeout_ms} ms"
+        return f"no complete response within {timeout_ms} ms" if sent else f"no connection within {timeout_ms} ms"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"the host name cannot be resolved: {_reason(error.os_error)}"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -309,8 +310,8 @@ def _explain(error: Exception, *, sent: bool, timeout_ms: int) -> str:
     if isinstance(error, (aiohttp.ClientResponseError, HttpProcessingError)):
         return "the answer is not HTTP"
     if isinstance(error, aiohttp.ClientPayloadError):
-        return "the body of the answer was cut off"
-    return "the connection was lost before an answer came" if sent else "the connection was lost before sending"
+        return "the response body was truncated"
+    return "the connection was lost before a response arrived" if sent else "the connection was lost before sending"
 
 
 def _reason(error: OSError) -> str:

@@ -59,7 +59,7 @@ class Verifier:
             expected = _signature(key, signed)
             if any(hmac.compare_digest(text, expected) for text in given):
                 return
-        raise InvalidSignature("no signature fits the body, the id and the timestamp")
+        raise InvalidSignature("no signature matches the body, id and timestamp")
 
 
 def parse_secrets(text: str) -> list[bytes]:

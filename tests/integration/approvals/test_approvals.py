@@ -253,7 +253,7 @@ async def test_whoever_approves_between_deadline_and_sweep_is_too_late(
     """And who races the sweep: exactly one of them wins, and everything else tells of that one."""
     clock = MovableClock()
     node = await start_node(clock, **KEYED, **NO_SWEEPS)
-    team, control = clients(session, node.url), node.engine.engine.control
+    team, approvals = clients(session, node.url), node.engine.engine.approvals
     await put_policy(team["ada"], "payments", policy("pay", expires_in="10m"))
     workflow_id, approval_id = await held(team)
     clock.advance(minutes=10)
@@ -261,13 +261,13 @@ async def test_whoever_approves_between_deadline_and_sweep_is_too_late(
     assert details["status"] == "expired"
     (await team["rita"].post(step_path(workflow_id, "pay", "reject"))).refused(409, "APPROVAL_EXPIRED")
     assert (await gate(team["olga"], workflow_id, step_input=INPUT))["decision"] == "require_approval"
-    assert await control.expire_approvals(clock(), 10) == 1
+    assert await approvals.expire(clock(), 10) == 1
     for margin_ms in (0, 8, 16, 40):
         workflow_id, approval_id = await held(team)
         clock.advance(milliseconds=600_000 - margin_ms)
 
         async def sweep() -> None:
-            await eventually(lambda: control.expire_approvals(clock(), 10), within=0.1, what="an end")
+            await eventually(lambda: approvals.expire(clock(), 10), within=0.1, what="an end")
 
         reply, _ = await asyncio.gather(approve(team["rita"], approval_id), sweep(), return_exceptions=True)
         assert isinstance(reply, Reply)

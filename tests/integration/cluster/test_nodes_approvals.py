@@ -78,7 +78,7 @@ async def test_who_approves_at_one_node_and_the_sweep_of_another_do_not_both_win
     clock = MovableClock()
     nodes = await start_nodes(start_node, 2, clock=clock, **ONLY_BY_WORD)
     here, there = map(connect, nodes)
-    sweeper = nodes[1].engine.engine.control
+    sweeper = nodes[1].engine.engine.approvals
     await put_policy(here, "payments", policy("pay", expires_in="2m"))
     for margin_ms in (8, 20, 32, 44):
         workflow_id = await begin(here)
@@ -86,7 +86,7 @@ async def test_who_approves_at_one_node_and_the_sweep_of_another_do_not_both_win
         clock.advance(milliseconds=120_000 - margin_ms)
 
         async def sweep() -> None:
-            await eventually(lambda: sweeper.expire_approvals(clock(), 10), within=0.15, what="an end")
+            await eventually(lambda: sweeper.expire(clock(), 10), within=0.15, what="an end")
 
         await asyncio.gather(approve(here, question), sweep(), return_exceptions=True)
         status = (await approval(there, question))["status"]

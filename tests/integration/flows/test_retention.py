@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing import MovableClock, StepEndpoint
 from tests.eventually import eventually
 from tests.integration.scenario import PATH, STEP, dispatched
@@ -141,14 +143,12 @@ def watch_prunes(node: Node) -> list[int]:
     """How many flows each commit prunes, from now on."""
     sizes: list[int] = []
     commit = node.engine.engine.commit
-    committed = commit.committed
 
-    def watch(unit: Any) -> None:
-        committed(unit)
-        if unit.changes.pruned.ids:
-            sizes.append(len(unit.changes.pruned.ids))
+    def watch(unit: UnitOfWork, _: GroupCommit) -> None:
+        if unit.changes.pruned_flows:
+            sizes.append(len(unit.changes.pruned_flows))
 
-    commit.committed = watch
+    commit._after_commit = (*commit._after_commit, watch)
     return sizes
 
 

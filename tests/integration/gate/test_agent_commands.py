@@ -99,7 +99,7 @@ async def test_policies_are_put_shown_tried_out_and_deleted(client: Client, tmp_
     assert words(await succeed("policy", "test", *described), "decision") == ["decision", "require_approval"]
     tried = await succeed("policy", "test", "--file", str(many), "--id", "drop", "--step", "drop-1", "--json")
     assert json.loads(tried)["decision"] == "block"
-    assert "nothing speaks against it" in await succeed("policy", "test", "--step", "drop-1", "--gate-count", "3")
+    assert "no policy matches" in await succeed("policy", "test", "--step", "drop-1", "--gate-count", "3")
     assert (await run("policy", "test")).exit_code == 2
     assert (await run("policy", "test", "--file", str(many), "--step", "a")).exit_code == 2
 
@@ -134,7 +134,7 @@ async def test_a_gate_tells_whether_to_run_a_step_now(client: Client, workflow: 
 
 
 async def test_people_see_what_waits_for_them_and_decide_it(client: Client, workflow: str) -> None:
-    assert (await run("approvals", "list")).stderr == "nothing waits for people\n"
+    assert (await run("approvals", "list")).stderr == "no approval is pending\n"
     await client.put_policy("wire", POLICIES["wire"])
     first, second = [
         str((await client.gate(workflow, step, input={"amount": 2000}))["approval_id"]) for step in ("wire-1", "wire-2")
@@ -152,7 +152,7 @@ async def test_people_see_what_waits_for_them_and_decide_it(client: Client, work
         assert told in shown.stdout
     assert f"counterfoil approvals approve {first}" in shown.stderr
     agreed = await succeed("approvals", "approve", first, "--key", BOB)
-    assert agreed == f"approved: step wire-1 of {workflow} may go ahead\n"
+    assert agreed == f"approved: step wire-1 of {workflow} can proceed\n"
     refused = await succeed("approvals", "reject", second, "--reason", "wrong account")
     assert refused == f"rejected: step wire-2 of {workflow} is blocked\n"
     assert "how it was decided" in (await fail("approvals", "reject", second)).stderr

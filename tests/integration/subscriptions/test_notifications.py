@@ -213,7 +213,7 @@ async def test_admins_change_and_readers_read(start_node: StartNode, connect: Co
 async def test_what_is_wrong_is_refused_with_its_place(api: Api, ops: Subscriber) -> None:
     wrong = {"url": "http://chat.test/", "events": ["flow.*", "flow.lost"]}
     details = (await api.request("PUT", ops.url, json=wrong)).refused(422, "INVALID_SUBSCRIPTION")
-    assert details["errors"] == [{"place": "events.1", "message": "names no event"}]
+    assert details["errors"] == [{"place": "events.1", "message": "matches no event"}]
     refused = await api.request("PUT", "/api/v1/subscriptions/-", json={**wrong, "events": ["*"]})
     assert refused.refused(422, "INVALID_SUBSCRIPTION")["errors"][0]["place"] == "subscription_id"
     for method, path in (

@@ -16,6 +16,8 @@ from tests.integration.scenario import PATH, dispatched
 from tests.running import Connect, Node, StartNode
 from tests.wire import JSON, Api, Reply, signature_headers
 
+pytestmark = pytest.mark.both_paths
+
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER_SECRET = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 RESULT = b'{"success": true, "outputs": {"a": 1}}'
@@ -198,7 +200,7 @@ BAD_SIGNATURES: dict[str, Callable[[], dict[str, str]]] = {
     "too old": lambda: signature_headers(SECRET, RESULT, at=time.time() - 310),
     "too new": lambda: signature_headers(SECRET, RESULT, at=time.time() + 310),
     "moved timestamp": lambda: {**signature_headers(SECRET, RESULT), "webhook-timestamp": str(int(time.time()) - 7)},
-    "timestamp is no number": lambda: {**signature_headers(SECRET, RESULT), "webhook-timestamp": "now"},
+    "timestamp is not a number": lambda: {**signature_headers(SECRET, RESULT), "webhook-timestamp": "now"},
     "timestamp is huge": lambda: {**signature_headers(SECRET, RESULT), "webhook-timestamp": "9" * 400},
     "signature is no base64": lambda: {**signature_headers(SECRET, RESULT), "webhook-signature": "v1,!!!"},
     "signature without a version": lambda: {**signature_headers(SECRET, RESULT), "webhook-signature": "nonsense"},

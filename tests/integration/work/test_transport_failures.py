@@ -151,7 +151,7 @@ class TestNotDelivered:
                 await post(transport, endpoint.url())
             reply = await post(transport, endpoint.url(), may_send=may_send)
             await endpoint.until(lambda: endpoint.hung_up == 1)
-        error = "the attempt was no longer this node's when it was to be sent"
+        error = "not sent: the attempt's deadline passed or this node's lease expired"
         assert reply == Reply(SendOutcome.NOT_DELIVERED, error=error)
         assert len(asked) == 1
         assert len(endpoint.exchanges) == int(used_before)
@@ -168,7 +168,7 @@ class TestUnknown:
     async def test_silence(self, transport: HttpTransport) -> None:
         async with peer(hangs) as endpoint:
             reply = await post(transport, endpoint.url(), ENOUGH_MS)
-            assert reply == Reply(SendOutcome.UNKNOWN, error=f"no complete answer within {ENOUGH_MS} ms")
+            assert reply == Reply(SendOutcome.UNKNOWN, error=f"no complete response within {ENOUGH_MS} ms")
             await endpoint.until(lambda: endpoint.hung_up == 1)
 
     @pytest.mark.parametrize("timeout_ms", [0, -5])
@@ -180,7 +180,7 @@ class TestUnknown:
     async def test_the_connection_is_lost_after_the_request(self, transport: HttpTransport, script: Script) -> None:
         async with peer(script) as endpoint:
             reply = await post(transport, endpoint.url())
-        assert reply == Reply(SendOutcome.UNKNOWN, error="the connection was lost before an answer came")
+        assert reply == Reply(SendOutcome.UNKNOWN, error="the connection was lost before a response arrived")
         assert len(endpoint.exchanges) == 1, "a request that may have arrived is never repeated by the transport"
 
     async def test_a_reused_connection_is_lost_after_the_request(self, transport: HttpTransport) -> None:

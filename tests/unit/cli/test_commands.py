@@ -90,7 +90,7 @@ SCHEDULE: dict[str, Any] = {
     "next_at": "2099-01-01T05:00:00.000Z",
     "last_at": AT,
     "last_flow_id": "f-1",
-    "last_error": {"code": "UNKNOWN_STEP", "message": "a goal is no registered step", "at": AT},
+    "last_error": {"code": "UNKNOWN_STEP", "message": "a goal is not a registered step", "at": AT},
     "upcoming": [],
     "created_at": AT,
 }
@@ -122,7 +122,7 @@ async def test_schedules_are_listed_page_by_page(engine: CannedEngine) -> None:
     result = await run("schedule", "list")
     first, second = result.output.splitlines()[1:]
     assert first.startswith("news")
-    assert "UNKNOWN_STEP: a goal is no registered step" in first
+    assert "UNKNOWN_STEP: a goal is not a registered step" in first
     assert second.split() == ["often", "every", "1000", "ms", "paused"]
     assert [asked.query.get("cursor") for asked in engine.asked] == [None, "news"]
 
@@ -170,15 +170,15 @@ async def test_a_started_flow_can_be_waited_for(engine: CannedEngine) -> None:
     [
         (
             Reply(200, {"flow_id": "f", "status": "failed", "outputs": {}, "error": {"code": "X", "message": "no"}}),
-            "error: flow f failed: X: no; `counterfoil flow events f` tells the story\n",
+            "error: flow f failed: X: no; `counterfoil flow events f` shows its journal\n",
         ),
         (
             Reply(200, {"flow_id": "f", "status": "cancelled", "outputs": {}, "error": None}),
-            "error: flow f was cancelled; `counterfoil flow events f` tells the story\n",
+            "error: flow f was cancelled; `counterfoil flow events f` shows its journal\n",
         ),
         (
             Reply(202, {"flow_id": "f", "status": "active"}),
-            "error: flow f is still active; `counterfoil flow show f` says what it waits for\n",
+            "error: flow f is still active; `counterfoil flow show f` shows what it is waiting for\n",
         ),
     ],
 )
@@ -205,7 +205,7 @@ async def test_flows_are_listed_with_filters(engine: CannedEngine) -> None:
 async def test_no_flow_is_not_an_error(engine: CannedEngine) -> None:
     engine.reply("GET /api/v1/flows", Reply(200, {"flows": [], "next_cursor": None}))
     result = await run("flow", "list", "--since", AT)
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no flow fits\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no matching flow\n")
     assert engine.asked[0].query["since"] == AT
 
 
@@ -254,7 +254,7 @@ async def test_work_is_listed_and_shown(engine: CannedEngine) -> None:
 async def test_an_error_of_the_engine_is_one_line(engine: CannedEngine) -> None:
     engine.reply("GET /api/v1/flows/f-1", error(404, "UNKNOWN_FLOW", "no flow has this id"))
     result = await run("flow", "show", "f-1")
-    advice = "`counterfoil flow list` shows the flows there are"
+    advice = "`counterfoil flow list` lists the flows"
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"error: UNKNOWN_FLOW: no flow has this id; {advice}\n"
 

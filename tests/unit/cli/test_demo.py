@@ -80,9 +80,9 @@ def test_a_summary_without_a_fault_is_good() -> None:
     summary = Summary([flaky, hopeless], 5.0, Counter(twice=6), 0)
     assert summary.good
     text = shown(summary)
-    assert "2 of 2 flows ended as they should, in 5.0 s" in text
+    assert "2 of 2 flows ended as expected, in 5.0 s" in text
     assert "3 attempts, 1 of them retries" in text
-    assert "6 duplicate or contradicting results refused, none changed an outcome" in text
+    assert "6 duplicate or conflicting results refused, none changed an outcome" in text
     assert "✗" not in text
 
 

@@ -133,8 +133,8 @@ def test_what_failed_what_is_cancelled_for_it_and_what_is_undone() -> None:
     lines = drawn(steps, takes, compensation=compensation)
     assert "│   error: STEP_FAILED: the carrier refuses" in lines
     assert lines[lines.index("⊘ thank    cancelled  goal") + 2] == "    because ship failed"
-    assert lines[lines.index("compensation, the last completed first") :] == [
-        "compensation, the last completed first",
+    assert lines[lines.index("compensation, in reverse order of completion") :] == [
+        "compensation, in reverse order of completion",
         "✗ charge   failed",
         "    error: STEP_FAILED: no refunds",
         "✓ reserve  completed",
@@ -149,7 +149,7 @@ def test_of_a_flow_that_was_undone_twice_the_last_time_counts() -> None:
     now = work(0, work_id="e", undoes="b", created_at=LATER)
     entries = [{"step_id": "pay", "status": "completed"}]
     lines = drawn({"pay": run(work=[once, again, before, now, tried])}, compensation=entries)
-    assert lines[-2:] == ["compensation, the last completed first", "✓ pay  completed"]
+    assert lines[-2:] == ["compensation, in reverse order of completion", "✓ pay  completed"]
 
 
 def test_of_a_redriven_step_the_last_item_in_each_place_counts() -> None:
@@ -163,25 +163,25 @@ def test_of_a_redriven_step_the_last_item_in_each_place_counts() -> None:
     assert drawn({"pay": run("pending", redrives=2, work=[old])}) == ["○ pay  pending    redriven 2 times"]
 
 
-def test_flows_inside_are_named_those_that_failed_first() -> None:
+def test_sub_flows_are_named_failed_ones_first() -> None:
     items = [work(number, child_flow_id=f"w-{number:04d}") for number in range(5)]
     items[4]["status"] = "failed"
     lines = drawn({"inner": run("active", kind="flow", items=5, work=items)})
     assert lines[2:] == [
-        "    flow w-0004: failed",
-        "    flow w-0000: succeeded",
-        "    flow w-0001: succeeded",
-        "    and 2 more flows",
+        "    sub-flow w-0004: failed",
+        "    sub-flow w-0000: succeeded",
+        "    sub-flow w-0001: succeeded",
+        "    and 2 more sub-flows",
     ]
 
 
-def test_who_waits_for_what_is_told() -> None:
+def test_the_steps_and_times_that_a_step_waits_for_are_shown() -> None:
     waits = {"first": {"any": 1, "of": ["a", "b"]}, "both": {"any": 2, "of": ["a", "b"]}}
     made = plan({"first": {"x": ["a", "b"]}}, "a", "b", "first", "both", waits_for=waits)
     assert sources_text("first", made) == "takes x from a or b; waits for 1 of a, b"
     assert sources_text("both", made) == "waits for all of a, b"
     assert sources_text("a", made) == ""
-    assert drawn({"late": run("pending", waits_until=LATER)}) == ["○ late  pending    begins in 30 s at the latest"]
+    assert drawn({"late": run("pending", waits_until=LATER)}) == ["○ late  pending    starts in 30 s at the latest"]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -214,7 +214,7 @@ def test_a_plan_tells_order_and_reasons() -> None:
         "",
         "from init: card, order",
         "",
-        "left out",
+        "excluded",
         "    invoice  payment is provided by charge: priority 0 instead of -1",
     ]
     assert max(map(len, plan_lines(made, 40))) <= 40
@@ -223,3 +223,10 @@ def test_a_plan_tells_order_and_reasons() -> None:
 def test_a_long_name_has_a_line_for_itself() -> None:
     name = "n" * 100
     assert plan_lines(plan({}, name), 60) == [f"1.  {name}", f"{'':<46}it is needed"]
+
+
+def test_the_reason_of_a_skipped_or_cancelled_step_is_shown() -> None:
+    reason = "no value for label can be produced"
+    assert drawn({"stamp": run("skipped", reason=reason)}) == ["- stamp  skipped", f"    reason: {reason}"]
+    assert drawn({"stamp": run("cancelled", reason="the flow failed")})[-1] == "    reason: the flow failed"
+    assert drawn({"stamp": run("completed", reason=None)})[-1].startswith("✓ stamp  completed")

@@ -74,7 +74,7 @@ async def test_a_flow_is_redriven(engine: CannedEngine) -> None:
 async def test_work_is_redriven_by_id(engine: CannedEngine) -> None:
     answer = {"work_id": "wk-2", "redrive_of": "wk-1", "flow_id": "f-1"}
     engine.reply("POST /api/v1/work/wk-1/redrive", Reply(200, answer))
-    assert (await run("work", "redrive", "wk-1")).output == "work item wk-2 is in the place of wk-1\n"
+    assert (await run("work", "redrive", "wk-1")).output == "work item wk-2 replaces wk-1\n"
     assert json.loads((await run("work", "redrive", "wk-1", "--json")).output) == answer
 
 
@@ -89,7 +89,7 @@ async def test_work_is_redriven_by_filter(engine: CannedEngine) -> None:
         "dry_run": True,
     }
     done = await run("work", "redrive", "--since", "15m")
-    assert done.output == "3 failed work items fit, 2 redriven, in 2 flows\n"
+    assert done.output == "3 failed work items matched, 2 redriven, in 2 flows\n"
     assert engine.asked[1].body["filter"]["since"].endswith("Z")
 
 

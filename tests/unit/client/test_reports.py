@@ -234,7 +234,7 @@ async def test_a_heartbeat_may_say_nothing_but_that_it_lives(engine: CannedEngin
 
 
 async def test_a_wrong_heartbeat_is_an_error(engine: CannedEngine, reporter: Reporter) -> None:
-    engine.reply(f"POST {WEBHOOK}/heartbeat", error(422, "INVALID_RESULT", "progress: must be 1 at most"))
+    engine.reply(f"POST {WEBHOOK}/heartbeat", error(422, "INVALID_RESULT", "progress: must be at most 1"))
     with pytest.raises(ReportRefused, match="INVALID_RESULT: progress"):
         await reporter.heartbeat(7)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,6 +18,10 @@ from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.cluster.peers import BUSY_SECONDS, MANY_FLOWS, MOST_FLOWS, Peers
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.queries.feed import Feed, FeedReader
+from counterfoil.engine.wakeups import SweepName, Wakeups
+from counterfoil.engine.work.capacity import Slots
+from counterfoil.engine.work.sending_room import SendingRoom
+from counterfoil.store.group_commit.batch_sizes import BatchSizer
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.listening import CHANNEL
 from counterfoil.store.postgres.store import PostgresStore
@@ -33,6 +37,19 @@ A_MOMENT = 0.1
 LONG = 10.0
 
 
+class NotedRoom(SendingRoom):
+    """With a note of the steps that have room again."""
+
+    def __init__(self, slots: Slots, wakeups: Wakeups) -> None:
+        super().__init__(slots, wakeups)
+        self.made: list[list[str]] = []
+
+    def make(self, steps: Iterable[str], defined: Iterable[str] | None = None) -> None:
+        noted = list(steps)
+        self.made.append(noted)
+        super().make(noted, defined)
+
+
 @dataclass
 class Node:
     """What of a node talks to its peers."""
@@ -40,17 +57,23 @@ class Node:
     name: str
     store: PostgresStore
     feed: Feed = field(default_factory=Feed)
-    rooms: list[list[str]] = field(default_factory=list)
+    sizer: BatchSizer = field(default_factory=lambda: BatchSizer(2))
     dues: int = 0
 
     def __post_init__(self) -> None:
         context = EngineContext(Receipts([b"secret"]), node_id=self.name)
         self.lease = Lease(self.store, context, 60_000)
-        self.peers = Peers(self.store, context, self.lease, self.feed)
-        self.peers.room_for = lambda steps: self.rooms.append(list(steps))
-        self.peers.due = self._count
+        wakeups = Wakeups()
+        wakeups.listen(self._count)
+        self.room = NotedRoom(Slots(1, 1), wakeups)
+        self.peers = Peers(self.store, context, self.lease, self.feed, wakeups, self.room, self.sizer)
 
-    def _count(self) -> None:
+    @property
+    def rooms(self) -> list[list[str]]:
+        return self.room.made
+
+    def _count(self, sweep: SweepName, due_at: int | None) -> None:
+        assert (sweep, due_at) == (SweepName.REQUEUE, None)
         self.dues += 1
 
 
@@ -256,15 +279,12 @@ async def test_whoever_is_stopped_says_no_more(nodes: Pair) -> None:
 
 async def test_who_comes_is_heard_of_before_the_next_look(nodes: Pair) -> None:
     one, two = nodes
-    met: list[str] = []
-    one.peers.met = lambda: met.append("somebody")
     one.lease.others = 0  # as it was before the other one came
+    assert one.sizer.patience_at_rest == 0
     two.peers.greet()
     await heard_all(two, one)
-    assert (one.lease.others, met) == (1, ["somebody"])
-    two.peers.greet()
-    await heard_all(two, one)
-    assert met == ["somebody"], "it is no news any more"
+    assert one.lease.others == 1
+    assert one.sizer.patience_at_rest > 0, "its batches are sized for several nodes from now on"
 
 
 async def test_where_much_changes_words_gather_longer(nodes: Pair) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from counterfoil.client import Receipt
 from counterfoil.domain.flows.ending import _cancel_call
@@ -17,8 +18,9 @@ from counterfoil.domain.records import Work
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.steps.definitions import StepDefinition
 from counterfoil.domain.work.results import Heartbeat, StepResult
-from counterfoil.server.answers import ErrorAnswer, JournalEvent
 from counterfoil.settings import Settings
+from counterfoil.wire.errors import ErrorAnswer
+from counterfoil.wire.journal import JournalEvent
 from tests.pages import MARKS, PAGES, ROOT, Block, beside, blocks_of, same_output
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
@@ -48,8 +50,8 @@ MODELS: dict[str, Callable[[Any], object]] = {
     "StartFlow": StartFlow.model_validate,
     "StepResult": StepResult.model_validate,
     "Heartbeat": Heartbeat.model_validate,
-    "ErrorAnswer": ErrorAnswer.model_validate,
-    "JournalEvent": JournalEvent.model_validate,
+    "ErrorAnswer": TypeAdapter(ErrorAnswer).validate_python,
+    "JournalEvent": TypeAdapter(JournalEvent).validate_python,
     "Dispatch": Receipt.from_request,
     "Cancellation": cancellation,
 }

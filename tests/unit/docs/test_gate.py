@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import get_args
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from pydantic import BaseModel
@@ -19,7 +19,8 @@ from counterfoil.domain.gate.requests import (
 from counterfoil.domain.policies.conditions import Operator
 from counterfoil.domain.policies.definitions import PolicyAction, PolicyDefinition, PolicyMatch
 from counterfoil.domain.policies.fields import FIELD_NAMES
-from counterfoil.server.control_answers import ApprovalDocument, ClaimProlonged, GateAnswer, RetryContext
+from counterfoil.wire.approvals import ApprovalDocument
+from counterfoil.wire.gate import ClaimProlonged, GateAnswer, RetryContext
 from tests.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "gate.md").read_text("utf-8")
@@ -34,16 +35,18 @@ MODELS = (
     ProlongClaim,
     PolicyDefinition,
     PolicyMatch,
-    GateAnswer,
-    ClaimProlonged,
-    RetryContext,
-    ApprovalDocument,
 )
+SHAPES = (GateAnswer, ClaimProlonged, RetryContext, ApprovalDocument)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_every_field_has_its_place(model: type[BaseModel]) -> None:
     assert not set(model.model_fields) - NAMED
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_every_field_of_an_answer_has_its_place(shape: type[Any]) -> None:
+    assert not get_type_hints(shape).keys() - NAMED
 
 
 def test_policies_can_be_written_from_it() -> None:

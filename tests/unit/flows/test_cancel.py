@@ -25,8 +25,8 @@ SECRET = "whsec_" + "c2VjcmV0IHNlY3JldCBzZWNyZXQgc2VjcmV0"
 async def started(simulator: Simulator, **fields: Any) -> None:
     """A flow of two steps, both on their way."""
     for step_id in ("a", "b"):
-        await simulator.engine.put_step(step_id, definition(**fields))
-    await simulator.engine.start_flow(StartFlow(flow_id="flow", goals=["a", "b"]))
+        await simulator.engine.steps.put(step_id, definition(**fields))
+    await simulator.engine.flows.start(StartFlow(flow_id="flow", goals=["a", "b"]))
 
 
 async def events(simulator: Simulator) -> list[str]:
@@ -36,7 +36,7 @@ async def events(simulator: Simulator) -> list[str]:
 
 async def test_everything_open_is_cancelled(simulator: Simulator) -> None:
     await started(simulator)
-    document = await simulator.engine.cancel_flow("flow")
+    document = await simulator.engine.flows.cancel("flow")
     assert document["status"] == "cancelled"
     assert {step["status"] for step in document["steps"].values()} == {"cancelled"}
     assert {step["work"][0]["status"] for step in document["steps"].values()} == {"cancelled"}
@@ -44,33 +44,33 @@ async def test_everything_open_is_cancelled(simulator: Simulator) -> None:
 
 async def test_cancelling_again_changes_nothing(simulator: Simulator) -> None:
     await started(simulator)
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     before = await events(simulator)
-    assert (await simulator.engine.cancel_flow("flow"))["status"] == "cancelled"
+    assert (await simulator.engine.flows.cancel("flow"))["status"] == "cancelled"
     assert await events(simulator) == before
 
 
 async def test_what_has_ended_cannot_be_cancelled(simulator: Simulator) -> None:
     await started(simulator)
     for call in simulator.network.waiting():
-        await simulator.engine.complete(call.metadata["work_id"], StepResult(success=True))
+        await simulator.engine.reports.complete(call.metadata["work_id"], StepResult(success=True))
     with pytest.raises(FlowFinal) as caught:
-        await simulator.engine.cancel_flow("flow")
+        await simulator.engine.flows.cancel("flow")
     assert caught.value.details["status"] == "completed"
 
 
 async def test_what_does_not_exist_cannot_be_cancelled(simulator: Simulator) -> None:
     with pytest.raises(UnknownFlow):
-        await simulator.engine.cancel_flow("nowhere")
+        await simulator.engine.flows.cancel("nowhere")
 
 
 async def test_whoever_reports_late_is_refused_and_whoever_asks_is_told(simulator: Simulator) -> None:
     await started(simulator)
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     work_id = simulator.network.calls[0].metadata["work_id"]
     with pytest.raises(WorkCancelled):
-        await simulator.engine.complete(work_id, StepResult(success=True))
-    answer = await simulator.engine.heartbeat(work_id, Heartbeat(progress=0.5))
+        await simulator.engine.reports.complete(work_id, StepResult(success=True))
+    answer = await simulator.engine.reports.heartbeat(work_id, Heartbeat(progress=0.5))
     assert (answer.cancel_requested, answer.deadline_at) == (True, None)
     assert (await simulator.engine.queries.receipt(work_id))["cancel_requested"]
 
@@ -78,7 +78,7 @@ async def test_whoever_reports_late_is_refused_and_whoever_asks_is_told(simulato
 async def test_the_answer_of_an_endpoint_does_not_revive_its_work(simulator: Simulator) -> None:
     await started(simulator)
     calls = simulator.network.waiting()
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     before = await events(simulator)
     for call, reply in zip(calls, (answered(), answered(503)), strict=True):
         await simulator.network.answer(call, reply)
@@ -92,7 +92,7 @@ async def test_workers_are_told_what_is_no_longer_wanted(simulator: Simulator) -
     await started(simulator, cancel_url=CANCEL_URL)
     sent = simulator.network.waiting()
     simulator.network.always(CANCEL_URL, answered(204))
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     assert (SweepName.CANCEL_CALLS, simulator.clock()) in simulator.wakeups
     assert await simulator.sweep(SweepName.CANCEL_CALLS) == 2
     calls = [call for call in simulator.network.calls if call.url == CANCEL_URL]
@@ -110,7 +110,7 @@ async def test_a_flow_that_fails_tells_the_workers_of_its_other_steps(simulator:
     await started(simulator, cancel_url=CANCEL_URL)
     failing, other = simulator.network.waiting()
     simulator.network.always(CANCEL_URL, answered())
-    await simulator.engine.complete(failing.metadata["work_id"], StepResult(success=False, error="broken"))
+    await simulator.engine.reports.complete(failing.metadata["work_id"], StepResult(success=False, error="broken"))
     await simulator.sweep(SweepName.CANCEL_CALLS)
     [call] = [call for call in simulator.network.calls if call.url == CANCEL_URL]
     assert call.metadata["work_id"] == other.metadata["work_id"]
@@ -121,7 +121,7 @@ async def test_messages_are_signed_when_there_is_a_secret(place: Place) -> None:
     async with Simulator(place, signer=Signer(SECRET)) as simulator:
         await started(simulator, cancel_url=CANCEL_URL)
         simulator.network.always(CANCEL_URL, answered())
-        await simulator.engine.cancel_flow("flow")
+        await simulator.engine.flows.cancel("flow")
         await simulator.sweep(SweepName.CANCEL_CALLS)
         ids = [call.headers["webhook-id"] for call in simulator.network.calls]
         works = [call.metadata["work_id"] for call in simulator.network.calls[:2]]
@@ -135,7 +135,7 @@ async def test_messages_are_signed_when_there_is_a_secret(place: Place) -> None:
 async def test_who_cannot_be_told_now_is_told_later(simulator: Simulator, reply: Reply) -> None:
     await started(simulator, cancel_url=CANCEL_URL)
     simulator.network.always(CANCEL_URL, reply)
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     assert await simulator.sweep(SweepName.CANCEL_CALLS) == 2
     assert await simulator.sweep(SweepName.CANCEL_CALLS) == 0, "not at once"
     due = await simulator.next_due(SweepName.CANCEL_CALLS)
@@ -152,7 +152,7 @@ async def test_who_cannot_be_told_now_is_told_later(simulator: Simulator, reply:
 async def test_a_worker_may_ask_for_a_pause(simulator: Simulator) -> None:
     await started(simulator, cancel_url=CANCEL_URL)
     simulator.network.always(CANCEL_URL, answered(503, retry_after_ms=90_000))
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     await simulator.sweep(SweepName.CANCEL_CALLS)
     assert await simulator.next_due(SweepName.CANCEL_CALLS) == simulator.clock() + 90_000
 
@@ -165,7 +165,7 @@ async def test_a_worker_may_ask_for_a_pause(simulator: Simulator) -> None:
 async def test_who_does_not_want_to_be_told_is_not_told_again(simulator: Simulator, reply: Reply) -> None:
     await started(simulator, cancel_url=CANCEL_URL)
     simulator.network.always(CANCEL_URL, reply)
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     await simulator.sweep(SweepName.CANCEL_CALLS)
     assert (await events(simulator)).count("cancel_undelivered") == 2
     assert await simulator.next_due(SweepName.CANCEL_CALLS) is None
@@ -174,7 +174,7 @@ async def test_who_does_not_want_to_be_told_is_not_told_again(simulator: Simulat
 async def test_telling_is_given_up_after_a_while(simulator: Simulator) -> None:
     await started(simulator, cancel_url=CANCEL_URL)
     simulator.network.always(CANCEL_URL, answered(503))
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     for _ in range(RULES.max_retries + 3):
         await simulator.sweep(SweepName.CANCEL_CALLS)
         simulator.clock.advance(60_000)

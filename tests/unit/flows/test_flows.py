@@ -153,10 +153,10 @@ def test_a_value_is_checked_for_every_step_that_takes_it() -> None:
 @pytest.mark.parametrize(
     ("mode", "init", "message"),
     [
-        ("product", {"x": 1, "y": [1]}, "must be an array, for the step fans out over it, for step s"),
+        ("product", {"x": 1, "y": [1]}, "must be an array, because the step fans out over it, for step s"),
         ("product", {"x": ["1"], "y": []}, "element 0 must be of type number, for step s"),
-        ("product", {"x": [1] * 4, "y": [1] * 3}, "12 items are more than the 10 that are allowed, for step s"),
-        ("zip", {"x": [1], "y": []}, "arrays that are zipped must be of the same length: x has 1, y has 0, for step s"),
+        ("product", {"x": [1] * 4, "y": [1] * 3}, "12 items exceed the limit of 10, for step s"),
+        ("zip", {"x": [1], "y": []}, "zipped arrays must have the same length: x has 1, y has 0, for step s"),
     ],
 )
 def test_what_cannot_be_fanned_out_over_is_refused_at_the_start(mode: str, init: dict[str, Any], message: str) -> None:

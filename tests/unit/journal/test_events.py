@@ -193,7 +193,7 @@ def test_a_step_counts_what_its_items_come_to(kind: EventType, failed: int) -> N
 @pytest.mark.parametrize("kind", sorted(ENDS_WORK))
 def test_no_item_ends_in_a_step_that_has_ended(kind: EventType) -> None:
     step = step_run(StepStatus.COMPLETED, open_items=0)
-    with pytest.raises(IllegalMove, match="completed already"):
+    with pytest.raises(IllegalMove, match="already completed"):
         evolve_step(step, event(kind))
 
 

@@ -103,7 +103,7 @@ async def test_an_engine_goes_on_where_the_old_one_stopped(place: Place) -> None
 async def test_what_failed_then_can_be_redriven_now(place: Place) -> None:
     await migrated(place)
     async with Simulator(place) as simulator:
-        [again] = (await simulator.engine.redrive_flow("failed"))["work"]
+        [again] = (await simulator.engine.flows.redrive("failed"))["work"]
         for work_id in ("w13", "w14", again):  # one after the other: so the step has it
             await complete(simulator, work_id)
             await simulator.sweep(SweepName.REQUEUE)
@@ -114,7 +114,7 @@ async def test_what_failed_then_can_be_redriven_now(place: Place) -> None:
 async def test_policies_guard_what_was_begun_before_there_were_any(place: Place) -> None:
     await migrated(place)
     async with Simulator(place) as simulator:
-        await simulator.engine.control.put_policy("no", BLOCK, "ada")
+        await simulator.engine.policies.put("no", BLOCK, "ada")
         simulator.clock.advance(10_000)
         await simulator.sweep(SweepName.REQUEUE)
         assert {call.metadata["flow_id"] for call in simulator.network.waiting()} == {"undoing"}
@@ -128,15 +128,15 @@ async def test_policies_guard_what_was_begun_before_there_were_any(place: Place)
 async def test_people_and_agents_are_served(place: Place) -> None:
     await migrated(place)
     async with Simulator(place) as simulator:
-        control = simulator.engine.control
-        made, _ = await control.create_workflow(CreateWorkflow(workflow_name="w", idempotency_key="k"), "ada")
+        workflows = simulator.engine.workflows
+        made, _ = await workflows.create(CreateWorkflow(workflow_name="w", idempotency_key="k"), "ada")
         call = GateCall(made["workflow_id"], "pay", GateRequest(idempotency_key="k"), "ada")
-        assert (await control.gate(call))["decision"] == "allow"
-        await control.complete_step(made["workflow_id"], "pay", CompleteStep(output={"n": 1}, idempotency_key="k"))
-        assert (await control.gate(call))["retry_context"]["completion_count"] == 1
-        await simulator.engine.start_flow(StartFlow(flow_id="new", goals=["single"]))
+        assert (await workflows.gate(call))["decision"] == "allow"
+        await workflows.complete_step(made["workflow_id"], "pay", CompleteStep(output={"n": 1}, idempotency_key="k"))
+        assert (await workflows.gate(call))["retry_context"]["completion_count"] == 1
+        await simulator.engine.flows.start(StartFlow(flow_id="new", goals=["single"]))
         await simulator.sweep(SweepName.REQUEUE)
         [sent] = simulator.network.waiting()
-        await simulator.engine.complete(sent.metadata["work_id"], StepResult(success=True, outputs={}))
+        await simulator.engine.reports.complete(sent.metadata["work_id"], StepResult(success=True, outputs={}))
         assert await status(simulator, "new") == "completed"
         assert simulator.examine() == []

@@ -261,7 +261,7 @@ async def test_an_engine_goes_on_where_the_old_one_stopped(tmp_path: Path) -> No
         assert new.examine() == []
         queries = new.engine.queries
         last = await queries.last_seq()
-        await new.engine.complete(work_id, StepResult(success=True, outputs={"amount": 1}))
+        await new.engine.reports.complete(work_id, StepResult(success=True, outputs={"amount": 1}))
         (result, final) = await queries.result("open", 0)
         assert (result["status"], final) == ("completed", True)
         added = await queries.journal_after(last, None, 99)

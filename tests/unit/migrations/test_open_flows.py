@@ -62,15 +62,15 @@ async def test_an_engine_goes_on_where_the_old_one_stopped(place: str) -> None:
         engine, network = simulator.engine, simulator.network
         network.always("http://worker.test/cancel", answered())
         [(out,)] = by_hand(place, "SELECT work_id FROM work WHERE flow_id = 'active'")
-        await engine.complete(out, StepResult(success=True))
+        await engine.reports.complete(out, StepResult(success=True))
         simulator.clock.advance(60_000)
         await simulator.sweep(SweepName.REQUEUE)
         again = {call.metadata["flow_id"] for call in network.waiting()}
         assert "retrying" in again
         for call in network.waiting():
             await network.answer(call, answered(200))
-            await engine.complete(call.metadata["work_id"], StepResult(success=True))
-        await engine.redrive_flow("failed")
+            await engine.reports.complete(call.metadata["work_id"], StepResult(success=True))
+        await engine.flows.redrive("failed")
         for flow_id in ("active", *again):
             assert (await engine.queries.flow(flow_id))["status"] == "completed"
         assert simulator.examine() == []

@@ -103,7 +103,7 @@ async def test_flows_show_what_they_showed(place: Place) -> None:
 
 
 async def complete(simulator: Simulator, work_id: str, **outputs: object) -> None:
-    await simulator.engine.complete(work_id, StepResult(success=True, outputs=outputs))
+    await simulator.engine.reports.complete(work_id, StepResult(success=True, outputs=outputs))
 
 
 async def status(simulator: Simulator, flow_id: str) -> str:
@@ -132,7 +132,7 @@ async def test_an_engine_goes_on_where_the_old_one_stopped(place: Place) -> None
 async def test_what_failed_then_can_be_redriven_now(place: Place) -> None:
     await migrated(place)
     async with Simulator(place) as simulator:
-        answer = await simulator.engine.redrive_flow("failed")
+        answer = await simulator.engine.flows.redrive("failed")
         [again] = answer["work"]
         assert (answer["status"], again != WORK["failed"]) == ("active", True)
         await complete(simulator, again, more=1)
@@ -147,6 +147,6 @@ async def test_what_is_open_can_be_cancelled(place: Place) -> None:
     await migrated(place)
     async with Simulator(place) as simulator:
         for flow_id in ("half", "waiting", "open"):
-            await simulator.engine.cancel_flow(flow_id)
+            await simulator.engine.flows.cancel(flow_id)
             assert await status(simulator, flow_id) == "cancelled"
         assert simulator.examine() == []

@@ -28,7 +28,7 @@ def test_a_regular_expression_is_searched_for(pattern: str, text: str, expected:
     ["(", "[a", "a{2,1}", r"(a)\1", "(?=a)b", "(?<!a)b", "(a{1000}){1000}", "a" * (MAX_PATTERN + 1), "\ud800"],
 )
 def test_what_is_malformed_or_cannot_be_matched_in_linear_time_is_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match=r"regular expression|characters at most"):
+    with pytest.raises(ValueError, match=r"regular expression|at most"):
         compile_regex(pattern)
 
 

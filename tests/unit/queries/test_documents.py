@@ -145,7 +145,7 @@ def flow_row(**fields: Any) -> tuple[Any, ...]:
 
 
 def test_a_flow_by_itself_shows_what_it_was_started_with() -> None:
-    document = shown(whole_flow(flow_row(deadline_at=NOW), {"y": 1}))
+    document = shown(whole_flow(flow_row(deadline_at=NOW), {"y": 1}, {}))
     assert (document["flow_id"], document["status"], document["outputs"]) == ("flow", "failed", {"y": 1})
     assert (document["init"], document["options"]) == ({"x": 1}, {"compensate": False})
     assert (document["parent"], document["compensation"], document["deadline_at"]) == (None, [], AT)
@@ -153,7 +153,7 @@ def test_a_flow_by_itself_shows_what_it_was_started_with() -> None:
 
 def test_a_flow_by_itself_shows_its_plan() -> None:
     plan = make_plan(Register(1, [step_version()]), ["step"], ())
-    document = shown(whole_flow(flow_row(plan=dump_json(plan.stored()).decode()), {}))
+    document = shown(whole_flow(flow_row(plan=dump_json(plan.stored()).decode()), {}, {}))
     assert document["plan"] == plan.document()
     shown_of_plan = {"goals", "steps", "inputs", "included", "excluded", "takes", "waits_for"}
     assert set(document["plan"]) == shown_of_plan, "and nothing of the engine's"
@@ -173,7 +173,7 @@ def test_a_plan_shows_who_takes_what_from_whom() -> None:
 
 
 def test_a_flow_of_a_time_without_plans_shows_its_goals_as_one() -> None:
-    assert shown(whole_flow(flow_row(), {}))["plan"] == {
+    assert shown(whole_flow(flow_row(), {}, {}))["plan"] == {
         "goals": ["b", "a"],
         "steps": ["b", "a"],
         "inputs": {"x": "init"},
@@ -187,7 +187,7 @@ def test_a_flow_of_a_time_without_plans_shows_its_goals_as_one() -> None:
 def test_a_flow_by_itself_shows_whose_it_is_and_what_is_undone() -> None:
     parent = '{"flow_id":"outer","step_id":"s","work_id":"flow","depth":2}'
     undone = '{"ending":"failed","steps":[{"step_id":"b","status":"active","open":1,"failed":0}]}'
-    document = shown(whole_flow(flow_row(parent=parent, compensation=undone), {}))
+    document = shown(whole_flow(flow_row(parent=parent, compensation=undone), {}, {}))
     assert document["parent"] == {"flow_id": "outer", "step_id": "s", "work_id": "flow"}
     assert document["compensation"] == [{"step_id": "b", "status": "active"}]
 

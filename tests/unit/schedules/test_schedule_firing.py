@@ -16,6 +16,7 @@ from counterfoil.engine.flows.start import Start
 from counterfoil.engine.sweeps.loop import SweepLoop
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import CrashPoint, Simulator
+from counterfoil.wire.flows import FlowStarted
 from tests.by_hand import by_hand
 from tests.eventually import eventually
 from tests.store.records import definition as step_definition
@@ -27,16 +28,16 @@ async def put(simulator: Simulator, schedule_id: str = "nightly", **fields: Any)
     """A schedule of every minute, unless something else is said."""
     rhythm = {} if "cron" in fields else {"every_ms": MINUTE}
     given = {**rhythm, "flow": {"goals": ["step"]}, **fields}
-    document, _ = await simulator.engine.put_schedule(schedule_id, ScheduleDefinition.model_validate(given))
-    return document
+    document, _ = await simulator.engine.schedules.put(schedule_id, ScheduleDefinition.model_validate(given))
+    return {**document}
 
 
 async def register(simulator: Simulator, step_id: str = "step", **fields: Any) -> None:
-    await simulator.engine.put_step(step_id, step_definition(**fields))
+    await simulator.engine.steps.put(step_id, step_definition(**fields))
 
 
 async def shown(simulator: Simulator, schedule_id: str = "nightly") -> dict[str, Any]:
-    return await simulator.engine.queries.schedule(schedule_id)
+    return {**await simulator.engine.queries.schedule(schedule_id)}
 
 
 async def flows(simulator: Simulator) -> list[str]:
@@ -141,13 +142,13 @@ async def test_a_schedule_that_is_deleted_starts_nothing_more(simulator: Simulat
     await put(simulator)
     await put(simulator, "other")
     simulator.clock.advance(MINUTE)
-    await simulator.engine.delete_schedule("nightly")
+    await simulator.engine.schedules.delete("nightly")
     assert await fire(simulator) == 1
     assert [call.metadata["schedule_id"] for call in simulator.network.calls] == ["other"]
     with pytest.raises(UnknownSchedule):
         await shown(simulator)
     with pytest.raises(UnknownSchedule):
-        await simulator.engine.delete_schedule("nightly")
+        await simulator.engine.schedules.delete("nightly")
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -159,7 +160,7 @@ async def test_a_start_that_is_refused_does_not_hold_the_schedule_up(simulator: 
         await register(simulator, step_id)
     await put(simulator)
     await put(simulator, "sound", flow={"goals": ["other"]})
-    await simulator.engine.delete_step("step")
+    await simulator.engine.steps.delete("step")
     simulator.clock.advance(MINUTE)
     assert await fire(simulator) == 2
     assert [call.metadata["schedule_id"] for call in simulator.network.calls] == ["sound"]
@@ -196,7 +197,7 @@ async def test_a_start_that_fails_halfway_leaves_nothing_of_itself(
     """A fault in one schedule's flows must not keep the others from being fired, nor itself from the next tick."""
 
     class Faulty(Start):
-        def decide(self, unit: Any, now: int) -> dict[str, Any]:
+        def decide(self, unit: Any, now: int) -> FlowStarted:
             document = super().decide(unit, now)
             if document["goals"] == ["faulty"]:
                 raise ZeroDivisionError("a bug")
@@ -267,10 +268,10 @@ async def test_nothing_is_fired_while_stopping(simulator: Simulator) -> None:
     await register(simulator)
     await put(simulator)
     simulator.clock.advance(MINUTE)
-    simulator.engine.accepting = False
+    simulator.engine.context.accepting = False
     assert await simulator.sweep(SweepName.SCHEDULES) == 0
     assert await simulator.next_due(SweepName.SCHEDULES) is None
-    simulator.engine.accepting = True
+    simulator.engine.context.accepting = True
     assert await simulator.sweep(SweepName.SCHEDULES) == 1
 
 
@@ -278,7 +279,7 @@ async def test_a_sweep_that_was_told_too_late_a_time_fires_nothing(simulator: Si
     await register(simulator)
     await put(simulator)
     sweep = simulator._sweeps[SweepName.SCHEDULES]
-    assert await sweep.run_once(simulator.clock() + MINUTE, 10) == 0
+    assert await sweep.run_once(simulator.engine.commit, simulator.clock() + MINUTE, 10) == 0
     assert simulator.network.calls == []
 
 

@@ -13,7 +13,7 @@ from counterfoil.domain.steps.checks import NO_FINDINGS, CheckNeeded, Findings, 
 NUMBERS = Attribute(role="output", schema={"items": {"type": "integer"}})
 EACH = Attribute(role="required", for_each=True, schema={"items": {"type": "integer"}})
 LONG = list(range(30_000))
-WRONG = "does not fit its schema: /1: must be of type integer"
+WRONG = "does not match its schema: /1: must be of type integer"
 
 
 def problem(attribute: Attribute, value: Any, findings: Findings = NO_FINDINGS) -> str | None:
@@ -42,7 +42,7 @@ def test_a_wrong_type_needs_no_check_however_long_the_value_is() -> None:
     assert problem(attribute, LONG) == "must be of type object"
     attribute = Attribute(role="required", type="string", for_each=True, schema={"minLength": 1})
     assert problem(attribute, ["a"] * 50_000 + [1]) == "element 50000 must be of type string"
-    assert problem(attribute, "a") == "must be an array, for the step fans out over it"
+    assert problem(attribute, "a") == "must be an array, because the step fans out over it"
 
 
 def test_what_may_be_long_is_checked_elsewhere_and_then_known() -> None:
@@ -83,7 +83,7 @@ def test_each_element_counts() -> None:
 def test_why_a_large_value_does_not_fit_is_found_out_elsewhere() -> None:
     """To see that it does not takes no time; to say why takes a copy of it."""
     attribute = Attribute(role="output", schema={"maxItems": 1})
-    assert problem(attribute, [1, 2]) == "does not fit its schema: the whole: may have 1 elements at most"
+    assert problem(attribute, [1, 2]) == "does not match its schema: the value: may have at most 1 elements"
     assert needed(attribute, [1] * 5_000).value == dump_json([1] * 5_000)
 
 

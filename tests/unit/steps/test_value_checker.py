@@ -75,11 +75,11 @@ async def findings(checker: ValueChecker, *checks: ValueCheck) -> Findings | Non
 def test_it_says_what_the_engine_would_say(process: CheckingProcess) -> None:
     numbers = {"items": {"type": "integer"}}
     assert process.problem(check_of(numbers, [1, 2**70, "é\u2028"])) == (
-        "does not fit its schema: /2: must be of type integer"
+        "does not match its schema: /2: must be of type integer"
     )
     assert process.problem(check_of(numbers, [1, 2**70])) is None
     assert process.problem(check_of(numbers, [[1], ["a"]], each=True)) == (
-        "element 1 does not fit its schema: /0: must be of type integer"
+        "element 1 does not match its schema: /0: must be of type integer"
     )
     assert process.problem(check_of(True, "a" * 3_000_000)) is None
 
@@ -150,7 +150,7 @@ async def test_what_was_found_is_told_to_the_event_loop(checker: ValueChecker) -
     good, bad = check_of({}, 1), check_of(False, 1)
     assert await findings(checker, good, bad) == {
         good.key: None,
-        bad.key: "does not fit its schema: the whole: is not allowed here",
+        bad.key: "does not match its schema: the value: is not allowed here",
     }
 
 

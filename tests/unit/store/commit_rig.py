@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from counterfoil.domain.errors import UnknownStep
@@ -14,7 +14,7 @@ from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.group_commit.batch import Batch, Command
-from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.group_commit.commit import AfterCommit, Checker, GroupCommit
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
@@ -22,6 +22,7 @@ from counterfoil.testing.simulator import StillClock
 from tests.store.records import NOW, step_version
 
 CLOCK = StillClock(NOW)
+Handlers = list[Callable[[UnitOfWork], None]]
 
 
 @dataclass
@@ -66,6 +67,8 @@ class Rig:
     store: SqliteStore
     watched: Watched
     commit: GroupCommit
+    handlers: Handlers = field(default_factory=list)
+    """What is called after each commit."""
 
     async def answers(self, *commands: Command[Any]) -> list[Any]:
         """What becomes of commands that come at once: answers and errors."""
@@ -87,9 +90,31 @@ class Rig:
         return count
 
 
-def group_commit(backend: Watched, backlog: int = 1000, batch: int = 100, batches: int = 1) -> GroupCommit:
+def group_commit(
+    backend: Watched,
+    backlog: int = 1000,
+    batch: int = 100,
+    batches: int = 1,
+    handlers: Handlers | None = None,
+    checker: Checker | None = None,
+    also: Sequence[AfterCommit] = (),
+) -> GroupCommit:
+    """``handlers`` are looked up at each commit: a test may add one meanwhile."""
+
+    def call_all(unit: UnitOfWork, _: GroupCommit) -> None:
+        for handle in handlers or ():
+            handle(unit)
+
     return GroupCommit(
-        backend, CLOCK, Metrics(), DefinitionCache(), backlog_limit=backlog, batch_limit=batch, batches=batches
+        backend,
+        CLOCK,
+        Metrics(),
+        DefinitionCache(),
+        backlog_limit=backlog,
+        batch_limit=batch,
+        batches=batches,
+        after_commit=[call_all, *also],
+        checker=checker,
     )
 
 

@@ -19,13 +19,14 @@ from counterfoil.engine.flows.start import Start
 from counterfoil.engine.steps import DeleteStep, PutStep
 from counterfoil.engine.work.complete import Complete
 from counterfoil.store.group_commit.batch import Command
+from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.eventually import eventually
 from tests.store.backends import load, write
 from tests.store.records import DEFAULTS, RETRY, flow_record, new_records, step_run, step_version, work_item
-from tests.unit.store.commit_rig import CLOCK, Put, Rig, Watched, crash, group_commit, kinds, refuse
+from tests.unit.store.commit_rig import CLOCK, Handlers, Put, Rig, Watched, crash, group_commit, kinds, refuse
 
 CONTEXT = EngineContext(Receipts([b"secret"]), defaults=DEFAULTS, clock=CLOCK)
 FULL = "CREATE TRIGGER full BEFORE INSERT ON step_versions BEGIN SELECT RAISE(ABORT, 'disk full'); END"
@@ -41,8 +42,23 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 
 @pytest.fixture
 async def rig(store: SqliteStore) -> AsyncIterator[Rig]:
+    watched, handlers = Watched(store), Handlers()
+    commit = group_commit(watched, handlers=handlers)
+    commit.start()
+    yield Rig(store, watched, commit, handlers)
+    await commit.close()
+
+
+@pytest.fixture
+def checker() -> ByHand:
+    return ByHand()
+
+
+@pytest.fixture
+async def checked(store: SqliteStore, checker: ByHand) -> AsyncIterator[Rig]:
+    """With checks that the test makes."""
     watched = Watched(store)
-    commit = group_commit(watched)
+    commit = group_commit(watched, checker=checker)
     commit.start()
     yield Rig(store, watched, commit)
     await commit.close()
@@ -174,7 +190,7 @@ async def test_past_the_backlog_nothing_is_taken(store: SqliteStore) -> None:
     waiting = [asyncio.create_task(commit.submit(Put(f"s{number}"))) for number in range(3)]
     await asyncio.sleep(0)
     assert commit.backlog == 3
-    with pytest.raises(Unavailable, match="too much is waiting"):
+    with pytest.raises(Unavailable, match="too many commands are waiting"):
         await commit.submit(Put("one more"))
     assert not commit.enqueue(Put("another"), lambda answer: None)
     commit.start()
@@ -232,7 +248,7 @@ async def test_nobody_is_answered_before_the_commit_and_what_follows_from_it(rig
     def committed(unit: UnitOfWork) -> None:
         story.append(f"committed {sorted(unit.changes.current)}: {rig.written()} events are durable")
 
-    rig.commit.committed = committed
+    rig.handlers.append(committed)
 
     async def ask(step_id: str) -> None:
         await rig.commit.submit(Put(step_id))
@@ -246,8 +262,28 @@ async def test_what_follows_from_a_commit_cannot_undo_its_answers(rig: Rig) -> N
     def committed(unit: UnitOfWork) -> None:
         raise ZeroDivisionError
 
-    rig.commit.committed = committed
+    rig.handlers.append(committed)
     assert await rig.answers(Put("a"), Put("b")) == ["a", "b"]
+
+
+async def test_a_handler_that_fails_does_not_keep_the_next_from_being_called(store: SqliteStore) -> None:
+    called: list[GroupCommit] = []
+
+    def broken(unit: UnitOfWork) -> None:
+        raise ZeroDivisionError
+
+    commit = group_commit(Watched(store), handlers=[broken], also=[lambda _, own: called.append(own)])
+    commit.start()
+    assert await commit.submit(Put("a")) == "a"
+    assert called == [commit], "and each is given the commit itself"
+    await commit.close()
+
+
+async def test_a_commit_that_changes_nothing_has_no_consequences(rig: Rig) -> None:
+    called: list[UnitOfWork] = []
+    rig.handlers.append(called.append)
+    assert kinds(await rig.answers(Put("a", refuse))) == [UnknownStep]
+    assert called == []
 
 
 async def test_whoever_asked_may_be_gone(rig: Rig) -> None:
@@ -319,37 +355,35 @@ def needs_check(unit: UnitOfWork) -> None:
         raise CheckNeeded((CHECK,))
 
 
-async def test_a_command_is_decided_again_when_its_check_was_made(rig: Rig) -> None:
-    checker = rig.commit.checker = ByHand()
-    waits = asyncio.create_task(rig.commit.submit(Put("a", needs_check)))
-    assert await rig.answers(Put("b")) == ["b"]
+async def test_a_command_is_decided_again_when_its_check_was_made(checked: Rig, checker: ByHand) -> None:
+    waits = asyncio.create_task(checked.commit.submit(Put("a", needs_check)))
+    assert await checked.answers(Put("b")) == ["b"]
     await eventually(lambda: checker.asked, what="the check")
-    assert await rig.answers(Put("c")) == ["c"], "nothing waits for it"
+    assert await checked.answers(Put("c")) == ["c"], "nothing waits for it"
     [(checks, done, urgent)] = checker.asked
     assert (tuple(checks), urgent) == ((CHECK,), True)
     assert not waits.done()
     done({CHECK.key: None})
     assert await waits == "a"
-    assert await rig.told() == ["b", "c", "a"]
+    assert await checked.told() == ["b", "c", "a"]
 
 
-async def test_checks_that_cannot_be_made_are_unavailable(rig: Rig) -> None:
+async def test_checks_that_cannot_be_made_are_unavailable(rig: Rig, checked: Rig, checker: ByHand) -> None:
     assert kinds(await rig.answers(Put("a", needs_check))) == [Unavailable]
-    checker = rig.commit.checker = ByHand()
     checker.has_room = False
-    assert kinds(await rig.answers(Put("a", needs_check))) == [Unavailable]
+    assert kinds(await checked.answers(Put("a", needs_check))) == [Unavailable]
     checker.has_room = True
-    waits = asyncio.create_task(rig.commit.submit(Put("a", needs_check)))
+    waits = asyncio.create_task(checked.commit.submit(Put("a", needs_check)))
     await eventually(lambda: len(checker.asked) == 2, what="the check")
     checker.asked[-1][1](None)
     with pytest.raises(Unavailable):
         await waits
-    assert await rig.steps() == []
+    assert await checked.steps() == []
 
 
 async def test_a_check_that_ends_when_the_engine_stops_helps_nobody(store: SqliteStore) -> None:
-    commit = group_commit(Watched(store))
-    checker = commit.checker = ByHand()
+    checker = ByHand()
+    commit = group_commit(Watched(store), checker=checker)
     commit.start()
     waits = asyncio.create_task(commit.submit(Put("a", needs_check)))
     await eventually(lambda: checker.asked, what="the check")

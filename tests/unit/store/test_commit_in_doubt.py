@@ -14,7 +14,7 @@ from counterfoil.store.group_commit.commit import CommitUnknown, StoreFailure
 from counterfoil.store.sqlite.store import SqliteStore
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.records import DEFAULTS
-from tests.unit.store.commit_rig import CLOCK, Put, Rig, Watched, group_commit, kinds, refuse
+from tests.unit.store.commit_rig import CLOCK, Handlers, Put, Rig, Watched, group_commit, kinds, refuse
 
 
 class Doubtful(Watched):
@@ -53,11 +53,11 @@ async def doubtful(tmp_path: Path) -> AsyncIterator[Doubt]:
     store = SqliteStore(tmp_path / "counterfoil.db", CLOCK, DEFAULTS)
     await store.open()
     backend = Doubtful(store)
-    commit = group_commit(backend)
     followed: list[list[str]] = []
-    commit.committed = lambda unit: followed.append(sorted(unit.changes.current))
+    handlers: Handlers = [lambda unit: followed.append(sorted(unit.changes.current))]
+    commit = group_commit(backend, handlers=handlers)
     commit.start()
-    yield backend, Rig(store, backend, commit), followed
+    yield backend, Rig(store, backend, commit, handlers), followed
     await commit.close()
     await store.close()
 
@@ -114,7 +114,7 @@ async def test_what_follows_from_a_commit_that_holds_cannot_keep_the_next_from_b
     def committed(unit: UnitOfWork) -> None:
         raise ZeroDivisionError
 
-    rig.commit.committed = committed
+    rig.handlers.append(committed)
     assert await rig.answers(Put("b")) == ["b"]
     assert backend.asked == 1
 

@@ -237,9 +237,9 @@ async def test_a_commit_without_an_answer_is_not_called_a_failure(path: Path, ne
     ("statement", "said"),
     [
         ("UPDATE schema_version SET version = version + 1", "written by a newer counterfoil, copy it with that one"),
-        ("UPDATE schema_version SET version = 0", "this is no database of counterfoil"),
-        ("DELETE FROM schema_version", "this is no database of counterfoil"),
-        ("DROP TABLE schema_version", "this is no database of counterfoil"),
+        ("UPDATE schema_version SET version = 0", "this is not a counterfoil database"),
+        ("DELETE FROM schema_version", "this is not a counterfoil database"),
+        ("DROP TABLE schema_version", "this is not a counterfoil database"),
     ],
 )
 async def test_a_source_of_another_version_is_refused(path: Path, statement: str, said: str) -> None:
@@ -323,7 +323,7 @@ async def test_a_target_that_somebody_writes_to_is_refused(
     other = await Connector(Access(dsn, 0)).connect()
     async with other.transaction():
         await other.execute("INSERT INTO steps SELECT 's', version, 1, 1 FROM step_versions")
-        assert "somebody else is using it" in await refusal(path, dsn)
+        assert "in use by another session" in await refusal(path, dsn)
     await other.close()
     await copied(path, dsn)
 

@@ -36,19 +36,19 @@ async def filled(place: Place) -> Place:
 
 async def fill(simulator: Simulator) -> None:
     engine = simulator.engine
-    await engine.put_step("a", definition(cancel_url="http://worker.test/cancel"))
-    await engine.put_step("b", definition(work={"parallelism": 1, "max_retries": 5}))
+    await engine.steps.put("a", definition(cancel_url="http://worker.test/cancel"))
+    await engine.steps.put("b", definition(work={"parallelism": 1, "max_retries": 5}))
     for flow_id in FLOWS:
         goals = ["b"] if flow_id == "pending" else ["a"]
-        await engine.start_flow(StartFlow(flow_id=flow_id, goals=goals))
+        await engine.flows.start(StartFlow(flow_id=flow_id, goals=goals))
     work_of = {call.metadata["flow_id"]: call.metadata["work_id"] for call in simulator.network.calls}
     simulator.network.always("http://worker.test/cancel", answered())
     for call in simulator.network.waiting():
         await simulator.network.answer(call, answered(503 if call.metadata["flow_id"] == "retrying" else 200))
-    await engine.heartbeat(work_of["active"], Heartbeat(progress=0.1 + 0.2, message="m"))
-    await engine.complete(work_of["completed"], StepResult(success=True, outputs={"x": 1}))
-    await engine.complete(work_of["failed"], StepResult(success=False, error="broken"))
-    await engine.cancel_flow("cancelled")
+    await engine.reports.heartbeat(work_of["active"], Heartbeat(progress=0.1 + 0.2, message="m"))
+    await engine.reports.complete(work_of["completed"], StepResult(success=True, outputs={"x": 1}))
+    await engine.reports.complete(work_of["failed"], StepResult(success=False, error="broken"))
+    await engine.flows.cancel("cancelled")
     await simulator.sweep(SweepName.CANCEL_CALLS)
 
 
@@ -274,7 +274,7 @@ def test_what_is_broken_by_hand_is_found_and_named(filled: Place, name: str) -> 
 def test_work_that_only_the_journal_knows(filled: Place) -> None:
     break_it(filled, "DELETE FROM work WHERE flow_id = 'active'")
     messages = {finding.message for finding in examine(filled)}
-    assert "the journal tells of a work item that the store does not have" in messages
+    assert "the journal has events of a work item that is not in the store" in messages
 
 
 def test_work_that_the_journal_does_not_know(filled: Place) -> None:
@@ -285,14 +285,16 @@ def test_work_that_the_journal_does_not_know(filled: Place) -> None:
     )
     findings = [finding for finding in examine(filled) if finding.subject == "forged" and finding.invariant != "open"]
     assert [(finding.invariant, finding.message) for finding in findings] == [
-        ("journal", "the journal does not tell of this work item")
+        ("journal", "the journal has no events of this work item")
     ]
 
 
 def test_a_finding_says_what_differs(filled: Place) -> None:
     break_it(filled, "UPDATE work SET idempotency_key = 'forged' WHERE flow_id = 'active'")
     [finding] = examine(filled)
-    assert finding.message.startswith("the journal tells another state: idempotency_key is 'forged', told '")
+    assert finding.message.startswith(
+        "the journal gives a different state: idempotency_key is 'forged', in the journal '"
+    )
 
 
 def test_the_last_heartbeat_may_be_later_than_that_of_the_journal(filled: Place) -> None:
@@ -330,7 +332,7 @@ def test_there_must_be_a_file(tmp_path: Path) -> None:
 @pytest.mark.postgresql_only
 def test_there_must_be_a_database(new_database: NewDatabase) -> None:
     empty = new_database(empty=True)
-    with pytest.raises(StoreFailure, match="there is no database of counterfoil here"):
+    with pytest.raises(StoreFailure, match="there is no counterfoil database here"):
         examine(empty)
     with pytest.raises(StoreFailure, match="does not exist"):
         examine(f"{empty}_of_nobody")
@@ -340,7 +342,7 @@ def test_there_must_be_a_database(new_database: NewDatabase) -> None:
 def test_the_tables_of_another_program_are_not_judged(new_database: NewDatabase) -> None:
     other = new_database(empty=True)
     by_hand(other, "CREATE TABLE something (a INTEGER)")
-    with pytest.raises(StoreFailure, match="there is no database of counterfoil here"):
+    with pytest.raises(StoreFailure, match="there is no counterfoil database here"):
         examine(other)
 
 

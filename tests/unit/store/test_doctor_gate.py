@@ -23,25 +23,25 @@ HELD = PolicyDefinition.model_validate(
 async def guarded(place: Place) -> Place:
     """One workflow with a step in each state that people and agents bring about, and a driven flow that waits."""
     async with Simulator(place, defaults=DEFAULTS) as simulator:
-        control = simulator.engine.control
-        await control.put_policy("p", HELD, "ada")
-        workflow = (await control.create_workflow(CreateWorkflow(workflow_name="w"), "ada"))[0]["workflow_id"]
+        workflows = simulator.engine.workflows
+        await simulator.engine.policies.put("p", HELD, "ada")
+        workflow = (await workflows.create(CreateWorkflow(workflow_name="w"), "ada"))[0]["workflow_id"]
 
         async def gate(step_id: str, **fields: object) -> str | None:
             call = GateCall(workflow, step_id, GateRequest.model_validate(fields), "ada")
-            approval_id: str | None = (await control.gate(call))["approval_id"]
+            approval_id: str | None = (await workflows.gate(call))["approval_id"]
             return approval_id
 
         for step_id in ("run", "done", "done"):
             await gate(step_id, claim={"holder": "agent"})
-        await control.complete_step(workflow, "done", CompleteStep(output={"n": 1}))
+        await workflows.complete_step(workflow, "done", CompleteStep(output={"n": 1}))
         for verdict in ("approve", "reject", None):
             approval_id = await gate(f"asked-{verdict}")
             assert approval_id is not None
             if verdict is not None:
-                await control.review(approval_id, "bob", verdict, "because")
-        await simulator.engine.put_step("driven", definition(control={"approval": {"approvals": 2}}))
-        await simulator.engine.start_flow(StartFlow(flow_id="driven", goals=["driven"]))
+                await simulator.engine.approvals.review(approval_id, "bob", verdict, "because")
+        await simulator.engine.steps.put("driven", definition(control={"approval": {"approvals": 2}}))
+        await simulator.engine.flows.start(StartFlow(flow_id="driven", goals=["driven"]))
         assert simulator.examine() == []
     return place
 

@@ -43,6 +43,6 @@ async def test_who_is_missing_there_ends_all_the_same(filled: str) -> None:
     break_it(filled, "DELETE FROM open_work WHERE flow_id = 'active'")
     [(work_id,)] = by_hand(filled, "SELECT work_id FROM work WHERE flow_id = 'active'")
     async with Simulator(filled, defaults=DEFAULTS) as simulator:
-        await simulator.engine.complete(work_id, StepResult(success=True))
+        await simulator.engine.reports.complete(work_id, StepResult(success=True))
         assert (await simulator.engine.queries.flow("active"))["status"] == "completed"
         assert simulator.examine() == []

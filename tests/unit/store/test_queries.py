@@ -23,6 +23,7 @@ from counterfoil.domain.errors import (
 from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.queries.queries import Queries
+from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import Place, by_hand
 from tests.store.records import DEFAULTS, definition
@@ -31,20 +32,20 @@ from tests.store.records import DEFAULTS, definition
 @pytest.fixture
 async def simulator(place: Place) -> AsyncIterator[Simulator]:
     async with Simulator(place, defaults=DEFAULTS) as simulator:
-        await simulator.engine.put_step("a", definition())
-        await simulator.engine.put_step("b", definition(kind="sync"))
+        await simulator.engine.steps.put("a", definition())
+        await simulator.engine.steps.put("b", definition(kind="sync"))
         yield simulator
 
 
 async def start(simulator: Simulator, flow_id: str, *goals: str, **fields: Any) -> None:
-    await simulator.engine.start_flow(StartFlow(flow_id=flow_id, goals=list(goals) or ["a"], **fields))
+    await simulator.engine.flows.start(StartFlow(flow_id=flow_id, goals=list(goals) or ["a"], **fields))
 
 
 async def end(simulator: Simulator, flow_id: str, *, success: bool = True) -> None:
     for call in simulator.network.calls:
         if call.metadata["flow_id"] == flow_id:
             result = StepResult(success=success, outputs={"of": call.metadata["step_id"]})
-            await simulator.engine.complete(call.metadata["work_id"], result)
+            await simulator.engine.reports.complete(call.metadata["work_id"], result)
 
 
 def shown(document: Any) -> Any:
@@ -72,13 +73,13 @@ async def test_steps(simulator: Simulator) -> None:
 
 
 async def test_registering_a_step_tells_whether_it_is_new(simulator: Simulator) -> None:
-    document, created = await simulator.engine.put_step("c", definition())
+    document, created = await simulator.engine.steps.put("c", definition())
     assert (document["step_id"], created) == ("c", True)
-    _, created = await simulator.engine.put_step("c", definition(name="Another"))
+    _, created = await simulator.engine.steps.put("c", definition(name="Another"))
     assert not created
-    await simulator.engine.delete_step("c")
+    await simulator.engine.steps.delete("c")
     with pytest.raises(UnknownStep):
-        await simulator.engine.delete_step("c")
+        await simulator.engine.steps.delete("c")
 
 
 async def test_a_flow_with_all_its_steps(simulator: Simulator) -> None:
@@ -222,18 +223,18 @@ async def test_a_receipt_is_of_one_flow_and_step(simulator: Simulator) -> None:
     await start(simulator, "flow")
     [call] = simulator.network.calls
     engine = simulator.engine
-    assert engine.work_of("flow", "a", call.token) == call.metadata["work_id"]
+    assert engine.reports.work_of("flow", "a", call.token) == call.metadata["work_id"]
     for flow_id, step_id, token in [("other", "a", call.token), ("flow", "b", call.token), ("flow", "a", "forged.x")]:
         with pytest.raises(UnknownReceipt):
-            engine.work_of(flow_id, step_id, token)
+            engine.reports.work_of(flow_id, step_id, token)
 
 
 async def test_a_receipt_of_work_that_is_not_there(simulator: Simulator) -> None:
     """A token may be good and its database another: restored from before, say."""
     with pytest.raises(UnknownReceipt):
-        await simulator.engine.complete("nowhere", StepResult(success=True))
+        await simulator.engine.reports.complete("nowhere", StepResult(success=True))
     with pytest.raises(UnknownReceipt):
-        await simulator.engine.heartbeat("nowhere", Heartbeat())
+        await simulator.engine.reports.heartbeat("nowhere", Heartbeat())
 
 
 async def test_figures_for_the_metrics(simulator: Simulator) -> None:
@@ -245,23 +246,20 @@ async def test_figures_for_the_metrics(simulator: Simulator) -> None:
     states = await queries.open_work_by_state()
     assert (states["active"], states["pending"], states["not_completed"]) == (1, 0, 0)
     assert await queries.oldest_waiting_seconds() == {"a": 1.5}
-    await simulator.engine.refresh_metrics()
+    await simulator.engine.operations.refresh_metrics()
     assert b'counterfoil_oldest_waiting_seconds{step="a"} 1.5' in simulator.engine.metrics.render()[0]
 
 
 async def test_health(simulator: Simulator, store_name: str) -> None:
     await start(simulator, "flow")
-    health = await simulator.engine.health()
+    health = await simulator.engine.operations.health()
     node = {"id": simulator.engine.context.node_id, "lease_held": True, "other_nodes": 0}
     shared = {"node": node} if store_name == "postgresql" else {}
     assert health == {"store": {"last_seq": 127, "backlog": 0}, "sweeps": {}, **shared}
 
-    def dead() -> dict[str, Any]:
-        raise Unavailable("sweeps are not running")
-
-    simulator.engine.watch_sweeps(dead)
+    simulator.engine.sweep_progress.expect([SweepName.REQUEUE], 1_000, simulator.clock() - 20_001)
     with pytest.raises(Unavailable):
-        await simulator.engine.health()
+        await simulator.engine.operations.health()
 
 
 READS: list[Callable[[Queries], Awaitable[Any]]] = [
@@ -293,25 +291,25 @@ async def test_while_stopping_nothing_more_is_taken(simulator: Simulator) -> Non
     await simulator.engine.stop(0)
     refused: list[CounterfoilError] = []
     for action in (
-        simulator.engine.complete(work_id, StepResult(success=True)),
-        simulator.engine.heartbeat(work_id, Heartbeat()),
-        simulator.engine.start_flow(StartFlow(goals=["a"])),
-        simulator.engine.cancel_flow("flow"),
-        simulator.engine.put_step("c", definition()),
+        simulator.engine.reports.complete(work_id, StepResult(success=True)),
+        simulator.engine.reports.heartbeat(work_id, Heartbeat()),
+        simulator.engine.flows.start(StartFlow(goals=["a"])),
+        simulator.engine.flows.cancel("flow"),
+        simulator.engine.steps.put("c", definition()),
     ):
         with pytest.raises(Unavailable) as caught:
             await action
         refused.append(caught.value)
     assert len(refused) == 5
-    assert not simulator.engine.take_completion(work_id, StepResult(success=True), lambda now: None, print)
+    assert not simulator.engine.reports.take_completion(work_id, StepResult(success=True), lambda now: None, print)
 
 
 async def test_signatures_need_a_secret(simulator: Simulator) -> None:
     with pytest.raises(InvalidStep) as caught:
-        await simulator.engine.put_step("signed", definition(require_signature=True))
+        await simulator.engine.steps.put("signed", definition(require_signature=True))
     assert caught.value.details["errors"][0]["place"] == "require_signature"
     with pytest.raises(InvalidSignature):
-        simulator.engine.verify({}, b"", simulator.clock())
+        simulator.engine.reports.verify({}, b"", simulator.clock())
 
 
 class StrictVerifier:
@@ -323,14 +321,14 @@ class StrictVerifier:
 async def test_a_step_that_wants_signatures_checks_them(place: Place) -> None:
     async with Simulator(place, verifier=StrictVerifier()) as simulator:
         engine = simulator.engine
-        await engine.put_step("a", definition(require_signature=True))
+        await engine.steps.put("a", definition(require_signature=True))
         await start(simulator, "flow")
         work_id = simulator.network.calls[0].metadata["work_id"]
         result = StepResult(success=True)
         with pytest.raises(InvalidSignature):
-            await engine.complete(work_id, result, lambda now: engine.verify({}, b"", now))
+            await engine.reports.complete(work_id, result, lambda now: engine.reports.verify({}, b"", now))
         good = {"webhook-signature": "good"}
-        completion = await engine.complete(work_id, result, lambda now: engine.verify(good, b"", now))
+        completion = await engine.reports.complete(work_id, result, lambda now: engine.reports.verify(good, b"", now))
         assert completion.verdict == "accepted"
 
 
@@ -340,7 +338,7 @@ async def test_a_completion_can_be_taken_without_waiting_for_it(simulator: Simul
     told: list[Any] = []
     for outputs in ({"a": 1}, {"a": 2}):
         result = StepResult(success=True, outputs=outputs)
-        assert simulator.engine.take_completion(work_id, result, lambda now: None, told.append)
+        assert simulator.engine.reports.take_completion(work_id, result, lambda now: None, told.append)
     await simulator.engine.queries.result("flow", 10_000)
     await simulator.engine.commit.close()
     accepted, refused = told
@@ -353,9 +351,9 @@ async def test_a_completion_can_be_taken_without_waiting_for_it(simulator: Simul
 
 async def test_only_what_was_accepted_counts_for_the_callback_time(simulator: Simulator) -> None:
     """A repeat an hour later says nothing about how long the work took."""
-    await simulator.engine.put_step("a", definition(duplicate_status=200))
+    await simulator.engine.steps.put("a", definition(duplicate_status=200))
     await start(simulator, "flow")
     work_id = simulator.network.calls[0].metadata["work_id"]
-    verdicts = [await simulator.engine.complete(work_id, StepResult(success=True)) for _ in range(3)]
+    verdicts = [await simulator.engine.reports.complete(work_id, StepResult(success=True)) for _ in range(3)]
     assert [completion.verdict for completion in verdicts] == ["accepted", "duplicate", "duplicate"]
     assert b"counterfoil_callback_seconds_count 1.0" in simulator.engine.metrics.render()[0]

@@ -8,6 +8,7 @@ from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.subscriptions.definitions import SubscriptionDefinition
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Call, Simulator
+from counterfoil.wire.subscriptions import DeliveryDocument
 from tests.eventually import eventually
 from tests.store.records import definition
 
@@ -22,8 +23,8 @@ async def subscribe(simulator: Simulator, name: str = "ops", url: str = URL, *ev
 
 
 async def start(simulator: Simulator, flow_id: str = "flow", **more: Any) -> None:
-    await simulator.engine.put_step("a", definition())
-    await simulator.engine.start_flow(StartFlow(flow_id=flow_id, goals=["a"], **more))
+    await simulator.engine.steps.put("a", definition())
+    await simulator.engine.flows.start(StartFlow(flow_id=flow_id, goals=["a"], **more))
 
 
 async def sweep(simulator: Simulator) -> int:
@@ -35,10 +36,9 @@ async def sweep(simulator: Simulator) -> int:
     return begun
 
 
-async def kept(simulator: Simulator, name: str = "ops") -> list[dict[str, Any]]:
+async def kept(simulator: Simulator, name: str = "ops") -> list[DeliveryDocument]:
     page = await simulator.engine.subscribers.deliveries(name, cursor=None, limit=100)
-    found: list[dict[str, Any]] = page["deliveries"]
-    return found
+    return page["deliveries"]
 
 
 def told(simulator: Simulator, url: str = URL) -> list[Call]:

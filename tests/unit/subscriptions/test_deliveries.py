@@ -36,15 +36,15 @@ async def test_a_delivery_is_written_with_its_event_and_due_at_once(simulator: S
 async def test_a_refused_command_tells_nobody(simulator: Simulator) -> None:
     await subscribe(simulator)
     with pytest.raises(UnknownFlow):
-        await simulator.engine.cancel_flow("flow")
+        await simulator.engine.flows.cancel("flow")
     assert await kept(simulator) == []
 
 
 @pytest.mark.parametrize("point", CrashPoint)
 async def test_event_and_delivery_are_durable_together_or_not_at_all(simulator: Simulator, point: CrashPoint) -> None:
     await subscribe(simulator)
-    await simulator.engine.put_step("a", definition())
-    start_flow = simulator.engine.start_flow(StartFlow(flow_id="flow", goals=["a"]))
+    await simulator.engine.steps.put("a", definition())
+    start_flow = simulator.engine.flows.start(StartFlow(flow_id="flow", goals=["a"]))
     await simulator.crash_during(start_flow, point)
     await simulator.start()
     simulator.network.always(URL, answered())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.subscription_errors import UnknownSubscription
+from counterfoil.domain.errors import UnknownSubscription
 from counterfoil.domain.subscriptions.definitions import Delivery
 from counterfoil.domain.work.receipts import Receipts
 from counterfoil.engine.flows.prune import Prune
@@ -15,6 +15,7 @@ from counterfoil.engine.subscriptions.deliveries import ClaimDelivery, RecordDel
 from counterfoil.engine.subscriptions.messages import Outcome
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.store.group_commit.batch import Batch
+from counterfoil.store.kinds.subscriptions import DELIVERIES
 from counterfoil.testing.simulator import Simulator, answered
 from counterfoil.transport.signing import Signer, Verifier
 from tests.by_hand import break_it
@@ -35,7 +36,7 @@ async def test_what_is_due_to_nobody_is_forgotten(simulator: Simulator) -> None:
         def needs(self, needs: Any) -> None: ...
 
         def decide(self, unit: Any, now: int) -> None:
-            unit.deliveries.put(orphan.delivery_id, orphan)
+            unit.records(DELIVERIES).put(orphan.delivery_id, orphan)
 
     await commit.submit(Put())
     assert await simulator.next_due(SweepName.DELIVERIES) is not None
@@ -62,7 +63,7 @@ async def test_a_delivery_goes_with_its_flow_but_not_from_under_who_takes_it(
     """In one batch, in either order."""
     await subscribe(simulator)
     await start(simulator)
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     started, _ = await kept(simulator)
     claim = ClaimDelivery(started["delivery_id"], 1_000)
     prune = Prune("flow", "{}", simulator.clock(), payloads=False)
@@ -113,7 +114,7 @@ async def test_a_subscription_of_another_version_stops_nothing_and_says_what_to_
     await start(simulator)
     assert (await kept(simulator), len(await kept(simulator, "sane"))) == ([], 1)
     shown = await simulator.engine.subscribers.get("ops")
-    assert (shown["enabled"], shown["note"][-13:]) == (False, ": put it anew")
+    assert (shown["enabled"], (shown["note"] or "")[-14:]) == (False, ": PUT it again")
     await subscribe(simulator)
     assert (await simulator.engine.subscribers.get("ops"))["note"] is None
 
@@ -152,7 +153,7 @@ async def test_labels_are_looked_up_only_when_somebody_asks_for_them(simulator: 
     await simulator.start()
     await subscribe(simulator, "a", URL, "flow.cancelled", match={"flow_labels": {"team": "a"}})
     await subscribe(simulator, "b", URL, "flow.cancelled", match={"flow_labels": {"team": "b"}})
-    await simulator.engine.cancel_flow("flow")
+    await simulator.engine.flows.cancel("flow")
     assert len(await kept(simulator, "a")) == 1
     assert await kept(simulator, "b") == []
 

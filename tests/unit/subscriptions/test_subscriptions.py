@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from counterfoil.domain.errors import InvalidSubscription
 from counterfoil.domain.journal.event_types import EventType
 from counterfoil.domain.policies.controls import Controls
-from counterfoil.domain.subscription_errors import InvalidSubscription
 from counterfoil.domain.subscriptions.definitions import NAME_OF, NAMES, Subscription, SubscriptionDefinition, names_of
 from counterfoil.server.requests import validate
 
@@ -49,7 +49,7 @@ def test_what_a_name_or_a_glob_stands_for(pattern: str, wanted: set[str]) -> Non
 def test_what_names_no_event_is_refused_with_its_place(pattern: str) -> None:
     with pytest.raises(InvalidSubscription) as refused:
         validate(SubscriptionDefinition, {"url": URL, "events": ["flow.*", pattern]}, InvalidSubscription)
-    assert refused.value.details["errors"] == [{"place": "events.1", "message": "names no event"}]
+    assert refused.value.details["errors"] == [{"place": "events.1", "message": "matches no event"}]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from counterfoil.engine.sweeps.retention import (
     LONGEST_REST_MS,
     PAUSE_MS,
     ROWS_A_ROUND,
+    RetentionSearch,
     Walk,
     _choose,
 )
@@ -35,7 +36,7 @@ KEPT = 10 * DAY
 async def kept(place: Place, flows_ms: int | None = KEPT, payloads_ms: int | None = None) -> AsyncIterator[Simulator]:
     """An engine that keeps flows so long."""
     async with Simulator(place, defaults=DEFAULTS, retention=Retention(flows_ms, payloads_ms)) as simulator:
-        await simulator.engine.put_step("step", definition())
+        await simulator.engine.steps.put("step", definition())
         yield simulator
 
 
@@ -44,7 +45,7 @@ async def start(simulator: Simulator, *names: str, **fields: object) -> dict[str
     work = {}
     for name in names:
         request = StartFlow.model_validate({"goals": ["step"], "flow_id": name, "labels": {"k": "v"}, **fields})
-        await simulator.engine.start_flow(request)
+        await simulator.engine.flows.start(request)
         [row] = await simulator.store.read("work_of_flow", flow_id=name)
         work[name] = row[1]
     return work
@@ -52,7 +53,7 @@ async def start(simulator: Simulator, *names: str, **fields: object) -> dict[str
 
 async def end(simulator: Simulator, *work_ids: str, success: bool = True) -> None:
     for work_id in work_ids:
-        await simulator.engine.complete(work_id, StepResult(success=success, outputs={"a": 1}, error="no"))
+        await simulator.engine.reports.complete(work_id, StepResult(success=success, outputs={"a": 1}, error="no"))
 
 
 async def sweep(simulator: Simulator, limit: int = 256) -> int:
@@ -67,7 +68,7 @@ async def flows(simulator: Simulator) -> list[str]:
 
 async def refusal(simulator: Simulator, work_id: str, result: StepResult) -> CounterfoilError:
     with pytest.raises(CounterfoilError) as refused:
-        await simulator.engine.complete(work_id, result)
+        await simulator.engine.reports.complete(work_id, result)
     return refused.value
 
 
@@ -121,10 +122,12 @@ async def test_what_a_flow_carried_goes_first(place: Place, success: bool) -> No
 
 async def test_a_repeat_of_what_was_pruned_is_not_tolerated_blindly(place: Place) -> None:
     async with kept(place, payloads_ms=DAY) as simulator:
-        await simulator.engine.put_step("step", definition(duplicate_status=200))
+        await simulator.engine.steps.put("step", definition(duplicate_status=200))
         work = await start(simulator, "flow")
         await end(simulator, work["flow"])
-        repeated = await simulator.engine.complete(work["flow"], StepResult(success=True, outputs={"a": 1}, error="no"))
+        repeated = await simulator.engine.reports.complete(
+            work["flow"], StepResult(success=True, outputs={"a": 1}, error="no")
+        )
         assert repeated.verdict == "duplicate"
         simulator.clock.advance(DAY)
         assert await sweep(simulator) == 1
@@ -138,7 +141,7 @@ async def test_a_repeat_of_what_was_pruned_is_not_tolerated_blindly(place: Place
 )
 async def test_only_what_is_asked_for(place: Place, retention: tuple[int | None, int | None], walks: int) -> None:
     async with kept(place, *retention) as simulator:
-        assert len(simulator._sweeps[SweepName.RETENTION]._walks) == walks  # type: ignore[attr-defined]
+        assert len(RetentionSearch(simulator.engine)._walks) == walks
         work = await start(simulator, "flow")
         await end(simulator, work["flow"])
         simulator.clock.advance(100 * KEPT)
@@ -151,7 +154,7 @@ async def test_nothing_is_pruned_while_stopping(place: Place) -> None:
     async with kept(place) as simulator:
         await end(simulator, *(await start(simulator, "flow")).values())
         simulator.clock.advance(KEPT)
-        simulator.engine.accepting = False
+        simulator.engine.context.accepting = False
         assert await sweep(simulator) == 0
         assert await simulator.next_due(SweepName.RETENTION) is None
 

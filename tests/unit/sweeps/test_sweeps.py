@@ -12,9 +12,13 @@ from counterfoil.domain.errors import Unavailable
 from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.work.results import StepResult
 from counterfoil.engine import Limits
+from counterfoil.engine.flows.clocks import LookAtFlow
 from counterfoil.engine.sweeps.loop import SweepLoop, SweepRunner
+from counterfoil.engine.sweeps.sweep import Sweep
 from counterfoil.engine.wakeups import SweepName, Wakeups
+from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import StoreFailure
+from counterfoil.store.unit_of_work.read_set import Find
 from counterfoil.testing.simulator import Simulator, answered
 from tests.by_hand import Place
 from tests.eventually import eventually
@@ -24,9 +28,9 @@ NEVER_MS = 600_000
 
 
 async def start(simulator: Simulator, count: int = 1, step_id: str = "step", **fields: Any) -> None:
-    await simulator.engine.put_step(step_id, definition(**fields))
+    await simulator.engine.steps.put(step_id, definition(**fields))
     for _ in range(count):
-        await simulator.engine.start_flow(StartFlow(goals=[step_id]))
+        await simulator.engine.flows.start(StartFlow(goals=[step_id]))
 
 
 async def refuse_all(simulator: Simulator) -> None:
@@ -63,9 +67,9 @@ async def test_a_sweep_tells_when_it_is_needed_next(simulator: Simulator) -> Non
 
 async def test_nothing_is_claimed_while_stopping(simulator: Simulator) -> None:
     await start(simulator, work={"parallelism": 5})
-    simulator.engine.accepting = False
+    simulator.engine.context.accepting = False
     assert await simulator.sweep(SweepName.REQUEUE) == 0
-    simulator.engine.accepting = True
+    simulator.engine.context.accepting = True
     assert await simulator.sweep(SweepName.REQUEUE) == 1
 
 
@@ -93,38 +97,46 @@ async def test_what_turned_out_not_to_be_due_is_not_counted(simulator: Simulator
     await start(simulator, 2)
     late = simulator.clock() + 60_000
     sweep = simulator._sweeps[SweepName.DEADLINES]
-    assert await sweep.run_once(late, 10) == 0, "when it comes to deciding, it is earlier than the sweep was told"
+    assert await sweep.run_once(simulator.engine.commit, late, 10) == 0, (
+        "when it comes to deciding, it is earlier than the sweep was told"
+    )
 
 
 # The runner of one sweep ---------------------------------------------------------------------------------------------
 
 
-class ScriptedSweep:
-    """A sweep whose rounds do what the test says: a number of items, or an error."""
+class Script:
+    """Rounds of a sweep that do what the test says: a number of items, or an error."""
 
-    name = SweepName.REQUEUE
-
-    def __init__(self, *script: int | Exception) -> None:
+    def __init__(self, *script: int | Exception, name: SweepName = SweepName.REQUEUE, pauses: bool = False) -> None:
         self.script = list(script)
+        self.items = 0
         self.rounds = 0
         self.due: int | None = None
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def run_once(self, now: int, limit: int) -> int:
+        self.sweep = Sweep(name, search=self.search, follow_up=self.follow_up, next_due=self.next_due, pauses=pauses)
+
+    async def search(self, now: int, limit: int) -> AsyncIterator[ForEach[Any]]:
         self.rounds += 1
         await self.gate.wait()
         step = self.script.pop(0) if self.script else 0
         if isinstance(step, Exception):
             raise step
-        return step
+        if step:
+            self.items = step
+            yield ForEach(Find.of("find_due_flows", now=0, limit=1), LookAtFlow)
+
+    async def follow_up(self, answers: list[Any]) -> int:
+        return self.items
 
     async def next_due(self) -> int | None:
         return self.due
 
 
-async def ring(simulator: Simulator, sweep: ScriptedSweep, loop: SweepLoop | None = None) -> SweepRunner:
-    runner = SweepRunner(sweep, simulator.engine, loop or SweepLoop(simulator.engine, NEVER_MS))
+async def ring(simulator: Simulator, script: Script, loop: SweepLoop | None = None) -> SweepRunner:
+    runner = SweepRunner(script.sweep, simulator.engine, loop or SweepLoop(simulator.engine, NEVER_MS))
     runner.ring()
     await settled(runner)
     return runner
@@ -136,14 +148,13 @@ async def settled(runner: SweepRunner) -> None:
 
 
 async def test_a_sweep_runs_until_nothing_is_left(simulator: Simulator) -> None:
-    sweep = ScriptedSweep(5, 3)
+    sweep = Script(5, 3)
     await ring(simulator, sweep)
     assert sweep.rounds == 3
 
 
 async def test_a_sweep_that_does_not_hurry_pauses_though_more_is_left(simulator: Simulator) -> None:
-    sweep = ScriptedSweep(5, 3)
-    sweep.name = SweepName.RETENTION
+    sweep = Script(5, 3, name=SweepName.RETENTION, pauses=True)
     sweep.due = simulator.clock() + 50
     loop, woken = SweepLoop(simulator.engine, NEVER_MS), list[tuple[SweepName, int | None]]()
     loop.wake = lambda name, due_at: woken.append((name, due_at))  # type: ignore[method-assign]
@@ -152,9 +163,9 @@ async def test_a_sweep_that_does_not_hurry_pauses_though_more_is_left(simulator:
 
 
 async def test_rings_during_a_round_are_worth_one_more(simulator: Simulator) -> None:
-    sweep = ScriptedSweep()
+    sweep = Script()
     sweep.gate.clear()
-    runner = SweepRunner(sweep, simulator.engine, SweepLoop(simulator.engine, NEVER_MS))
+    runner = SweepRunner(sweep.sweep, simulator.engine, SweepLoop(simulator.engine, NEVER_MS))
     runner.ring()
     await eventually(lambda: sweep.rounds)
     for _ in range(3):
@@ -166,24 +177,25 @@ async def test_rings_during_a_round_are_worth_one_more(simulator: Simulator) -> 
 
 @pytest.mark.parametrize("error", [StoreFailure("disk full"), Unavailable(), ZeroDivisionError()], ids=repr)
 async def test_a_round_that_fails_is_not_the_last(simulator: Simulator, error: Exception) -> None:
-    sweep = ScriptedSweep(error)
+    sweep = Script(error)
     runner = await ring(simulator, sweep)
-    finished_at = runner.finished_at
+    assert simulator.engine.sweep_progress.document(simulator.clock()) == {}, "only a round that succeeded counts"
     simulator.clock.advance(5)
     runner.ring()
     await settled(runner)
     assert sweep.rounds == 2
-    assert runner.finished_at == finished_at + 5, "only a round that succeeded counts as one"
+    document = simulator.engine.sweep_progress.document(simulator.clock())
+    assert document == {"requeue": {"finished_ms_ago": 0}}
 
 
 async def test_a_runner_that_never_ran_can_be_stopped(simulator: Simulator) -> None:
-    await SweepRunner(ScriptedSweep(), simulator.engine, SweepLoop(simulator.engine, NEVER_MS)).stop()
+    await SweepRunner(Script().sweep, simulator.engine, SweepLoop(simulator.engine, NEVER_MS)).stop()
 
 
 async def test_a_round_under_way_is_given_up_at_the_end(simulator: Simulator) -> None:
-    sweep = ScriptedSweep()
+    sweep = Script()
     sweep.gate.clear()
-    runner = SweepRunner(sweep, simulator.engine, SweepLoop(simulator.engine, NEVER_MS))
+    runner = SweepRunner(sweep.sweep, simulator.engine, SweepLoop(simulator.engine, NEVER_MS))
     runner.ring()
     await eventually(lambda: sweep.rounds)
     await asyncio.wait_for(runner.stop(), 10)
@@ -231,7 +243,7 @@ async def test_room_that_became_free_is_used_at_once(simulator: Simulator, loop:
     loop.start()
     await start(simulator, 2, work={"parallelism": 1})
     [first] = await eventually(simulator.network.waiting, what="the first attempt")
-    await simulator.engine.complete(first.metadata["work_id"], StepResult(success=True))
+    await simulator.engine.reports.complete(first.metadata["work_id"], StepResult(success=True))
     await eventually(lambda: len(simulator.network.calls) == 2, what="the second item")
 
 
@@ -239,7 +251,7 @@ async def test_workers_are_told_of_a_cancellation_at_once(simulator: Simulator, 
     loop.start()
     await start(simulator, cancel_url="http://worker.test/cancel")
     flow_id = simulator.network.calls[0].metadata["flow_id"]
-    await simulator.engine.cancel_flow(flow_id)
+    await simulator.engine.flows.cancel(flow_id)
     calls = await eventually(lambda: simulator.network.waiting("http://worker.test/cancel"), what="the cancel call")
     await simulator.network.answer(calls[0], answered())
 
@@ -248,7 +260,7 @@ async def test_the_interval_is_the_safety_net(simulator: Simulator) -> None:
     loop = SweepLoop(simulator.engine, 20)
     loop.start()
     await start(simulator)
-    simulator.engine.wakeups.listener = lambda sweep, at: None
+    simulator.engine.wakeups.stop_listening()
     await refuse_all(simulator)
     simulator.clock.advance(1_000)
     await eventually(simulator.network.waiting, what="the second attempt")
@@ -294,20 +306,19 @@ async def test_a_tick_at_the_very_moment_of_the_stop_is_no_error(
 async def test_readiness_tells_how_long_ago_each_sweep_finished(simulator: Simulator, loop: SweepLoop) -> None:
     loop.start()
     simulator.clock.advance(500)
-    document = (await simulator.engine.health())["sweeps"]
+    document = (await simulator.engine.operations.health())["sweeps"]
     assert set(document) == {str(name) for name in SweepName}
     assert all(0 <= each["finished_ms_ago"] <= 500 for each in document.values())
 
 
 async def test_sweeps_that_have_stopped_make_the_engine_unready(simulator: Simulator) -> None:
-    loop = SweepLoop(simulator.engine, 1_000)
+    SweepLoop(simulator.engine, 1_000)
+    simulator.engine.sweep_progress.expect(SweepName, 1_000, simulator.clock())
     simulator.clock.advance(20_000)
-    await simulator.engine.health()
+    await simulator.engine.operations.health()
     simulator.clock.advance(1)
     with pytest.raises(Unavailable, match=", ".join(SweepName)):
-        await simulator.engine.health()
-    with pytest.raises(Unavailable):
-        loop.readiness()
+        await simulator.engine.operations.health()
 
 
 def test_without_a_listener_nobody_is_disturbed() -> None:

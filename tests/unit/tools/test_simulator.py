@@ -18,8 +18,8 @@ from tests.store.records import DEFAULTS, definition
 
 async def sent(simulator: Simulator, flow_id: str = "flow") -> str:
     """A work item on its way; its id."""
-    await simulator.engine.put_step("step", definition())
-    await simulator.engine.start_flow(StartFlow(flow_id=flow_id, goals=["step"]))
+    await simulator.engine.steps.put("step", definition())
+    await simulator.engine.flows.start(StartFlow(flow_id=flow_id, goals=["step"]))
     return str(simulator.network.calls[-1].metadata["work_id"])
 
 
@@ -42,7 +42,7 @@ def sessions(url: Place) -> int:
 )
 async def test_a_crash_around_a_commit(simulator: Simulator, point: CrashPoint, expected: str) -> None:
     work_id = await sent(simulator)
-    completing = simulator.engine.complete(work_id, StepResult(success=True))
+    completing = simulator.engine.reports.complete(work_id, StepResult(success=True))
     assert await simulator.crash_during(completing, point)
     await simulator.start()
     assert await state(simulator, work_id) == expected
@@ -93,7 +93,7 @@ async def test_a_crash_in_the_middle_of_a_transaction_leaves_nothing_locked(plac
         await other.execute("BEGIN")
         await other.execute("SELECT 1 FROM flows WHERE flow_id = 'second' FOR UPDATE")
         completing = [
-            asyncio.create_task(simulator.engine.complete(work_id, StepResult(success=True)))
+            asyncio.create_task(simulator.engine.reports.complete(work_id, StepResult(success=True)))
             for work_id in (first, second)
         ]
         waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -11,23 +11,23 @@ from counterfoil.engine import Limits
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.testing.simulator import Simulator, answered
+from counterfoil.wire.work import WorkDocument
 from tests.by_hand import Place
 from tests.store.records import definition
 
 
 async def start(simulator: Simulator, *goals: str, flow_id: str | None = None) -> str:
-    document = await simulator.engine.start_flow(StartFlow(goals=list(goals) or ["step"], flow_id=flow_id))
+    document = await simulator.engine.flows.start(StartFlow(goals=list(goals) or ["step"], flow_id=flow_id))
     return str(document["flow_id"])
 
 
 async def put(simulator: Simulator, step_id: str = "step", **fields: Any) -> None:
-    await simulator.engine.put_step(step_id, definition(**{"endpoint": f"http://{step_id}.test/", **fields}))
+    await simulator.engine.steps.put(step_id, definition(**{"endpoint": f"http://{step_id}.test/", **fields}))
 
 
-async def work_of(simulator: Simulator, flow_id: str, step_id: str = "step") -> dict[str, Any]:
+async def work_of(simulator: Simulator, flow_id: str, step_id: str = "step") -> WorkDocument:
     document = await simulator.engine.queries.flow(flow_id)
-    work: dict[str, Any] = document["steps"][step_id]["work"][0]
-    return work
+    return document["steps"][step_id]["work"][0]
 
 
 async def claim(simulator: Simulator, flow_id: str) -> bool:
@@ -121,7 +121,7 @@ async def test_no_more_of_a_step_than_its_parallelism(simulator: Simulator) -> N
         await simulator.network.answer(call, answered())
     assert await simulator.sweep(SweepName.REQUEUE) == 0, "those that wait for a callback are out, too"
     simulator.wakeups.clear()
-    await simulator.engine.complete(first.metadata["work_id"], StepResult(success=True))
+    await simulator.engine.reports.complete(first.metadata["work_id"], StepResult(success=True))
     assert (SweepName.REQUEUE, None) in simulator.wakeups, "one that came back makes room"
     assert await simulator.sweep(SweepName.REQUEUE) == 1
     assert len({call.metadata["flow_id"] for call in simulator.network.calls}) == 3
@@ -152,9 +152,9 @@ async def test_new_work_of_a_full_step_wakes_nobody(simulator: Simulator) -> Non
     await start(simulator)
     await start(simulator)
     await simulator.sweep(SweepName.REQUEUE)
-    assert simulator.engine.slots.full == {"step"}
+    assert set(simulator.engine.slots.full) == {"step"}
     await start(simulator)
-    assert simulator.engine.slots.full == {"step"}
+    assert set(simulator.engine.slots.full) == {"step"}
 
 
 async def test_a_limit_that_is_raised_counts_at_once(simulator: Simulator) -> None:
@@ -170,3 +170,20 @@ async def test_a_limit_that_is_raised_counts_at_once(simulator: Simulator) -> No
     third = await start(simulator)
     await simulator.sweep(SweepName.REQUEUE)
     assert (await work_of(simulator, third))["status"] == "active"
+
+
+async def test_an_older_version_with_a_smaller_limit_does_not_block_a_newer_one(simulator: Simulator) -> None:
+    """However much of the older one waits, and though the newer one comes after it was found to be full."""
+    await put(simulator, work={"parallelism": 1})
+    old = [await start(simulator) for _ in range(10)]
+    assert await simulator.sweep(SweepName.REQUEUE) == 1
+    await put(simulator, work={"parallelism": 4})
+    new = [await start(simulator)]
+    assert await simulator.sweep(SweepName.REQUEUE, limit=4) == 1
+    new.append(await start(simulator))
+    assert await simulator.sweep(SweepName.REQUEUE, limit=4) == 1
+    assert [(await work_of(simulator, flow_id))["status"] for flow_id in new] == ["active"] * 2
+    for call in simulator.network.waiting():
+        await simulator.network.answer(call, answered(400))
+    assert await simulator.sweep(SweepName.REQUEUE, limit=4) == 1, "and the older one goes on within its own limit"
+    assert len([flow_id for flow_id in old if (await work_of(simulator, flow_id))["status"] == "pending"]) == 8

@@ -22,18 +22,18 @@ from tests.store.records import ENDPOINT, definition, work_item
 
 
 async def sent(simulator: Simulator, init: dict[str, Any] | None = None, **fields: Any) -> Call:
-    await simulator.engine.put_step("step", definition(**fields))
+    await simulator.engine.steps.put("step", definition(**fields))
     metadata = {"tenant": "t1", "flow_id": "forged", "webhook_url": "forged"}
     request = StartFlow(flow_id="flow", goals=["step"], init=init or {}, metadata=metadata)
-    await simulator.engine.start_flow(request)
+    await simulator.engine.flows.start(request)
     [call] = simulator.network.waiting()
     return call
 
 
 async def work(simulator: Simulator) -> dict[str, Any]:
     document = await simulator.engine.queries.flow("flow")
-    item: dict[str, Any] = document["steps"]["step"]["work"][0]
-    return await simulator.engine.queries.work_item(item["work_id"])
+    item = document["steps"]["step"]["work"][0]
+    return {**await simulator.engine.queries.work_item(item["work_id"])}
 
 
 async def events(simulator: Simulator) -> list[str]:
@@ -58,7 +58,7 @@ async def test_what_an_async_endpoint_receives(simulator: Simulator) -> None:
     assert call.body["arguments"] == {"a": 1}
     metadata = dict(call.metadata)
     token = metadata.pop("receipt_token")
-    assert simulator.engine.work_of("flow", "step", token) == item["work_id"]
+    assert simulator.engine.reports.work_of("flow", "step", token) == item["work_id"]
     assert metadata.pop("retry_context")["gate_count"] == 1
     assert metadata == {
         "tenant": "t1",
@@ -162,7 +162,7 @@ async def test_a_pause_that_was_asked_for_is_kept(simulator: Simulator) -> None:
 @pytest.mark.parametrize("reply", [answered(), answered(503), answered(404), timed_out()], ids=repr)
 async def test_a_result_that_came_before_the_answer_stays(simulator: Simulator, reply: Reply) -> None:
     call = await sent(simulator)
-    await simulator.engine.complete(call.metadata["work_id"], StepResult(success=True))
+    await simulator.engine.reports.complete(call.metadata["work_id"], StepResult(success=True))
     before = await events(simulator)
     await simulator.network.answer(call, reply)
     assert await events(simulator) == before
@@ -235,9 +235,9 @@ async def test_a_transport_that_breaks_makes_the_outcome_unknown(
     async def broken(url: str, **_: Any) -> Reply:
         raise ZeroDivisionError
 
-    await simulator.engine.put_step("step", definition())
+    await simulator.engine.steps.put("step", definition())
     monkeypatch.setattr(simulator.network, "post", broken)
-    await simulator.engine.start_flow(StartFlow(flow_id="flow", goals=["step"]))
+    await simulator.engine.flows.start(StartFlow(flow_id="flow", goals=["step"]))
     item = await eventually(lambda: given_back(simulator), what="the attempt given back")
     assert item["attempts"][0]["delivery"] == "unknown"
     assert simulator.engine.slots.under_way == 0
@@ -269,9 +269,9 @@ async def test_a_stop_leaves_the_rest_for_the_next_start(simulator: Simulator) -
 
 
 async def test_nothing_new_is_sent_while_stopping(simulator: Simulator) -> None:
-    await simulator.engine.put_step("step", definition())
+    await simulator.engine.steps.put("step", definition())
     simulator.engine.dispatcher.stop()
-    await simulator.engine.start_flow(StartFlow(flow_id="flow", goals=["step"]))
+    await simulator.engine.flows.start(StartFlow(flow_id="flow", goals=["step"]))
     assert simulator.network.calls == []
     assert (await work(simulator))["status"] == "pending"
 
@@ -280,9 +280,9 @@ async def test_nothing_new_is_sent_while_stopping(simulator: Simulator) -> None:
 
 
 async def test_what_was_cancelled_in_the_commit_that_claimed_it_is_not_sent(simulator: Simulator) -> None:
-    await simulator.engine.put_step("step", definition())
-    starting = simulator.engine.start_flow(StartFlow(flow_id="flow", goals=["step"]))
-    await asyncio.gather(starting, simulator.engine.cancel_flow("flow"))
+    await simulator.engine.steps.put("step", definition())
+    starting = simulator.engine.flows.start(StartFlow(flow_id="flow", goals=["step"]))
+    await asyncio.gather(starting, simulator.engine.flows.cancel("flow"))
     assert (await work(simulator))["status"] == "cancelled"
     assert simulator.network.calls == []
     assert simulator.engine.slots.under_way == 0
@@ -296,7 +296,7 @@ async def test_what_succeeded_in_the_commit_that_claimed_its_retry_is_not_sent_a
     work_id = call.metadata["work_id"]
     claim = ClaimDue(work_id, "flow")
     claimed, completion = await asyncio.gather(
-        simulator.engine.commit.submit(claim), simulator.engine.complete(work_id, StepResult(success=True))
+        simulator.engine.commit.submit(claim), simulator.engine.reports.complete(work_id, StepResult(success=True))
     )
     assert (claimed, completion.verdict) == (True, "accepted")
     assert (await work(simulator))["status"] == "succeeded"
@@ -308,6 +308,6 @@ async def test_an_attempt_given_back_and_claimed_again_in_one_commit_is_sent_onc
     await simulator.network.answer(call, timed_out())
     work_id, submit = call.metadata["work_id"], simulator.engine.commit.submit
     claim = ClaimDue(work_id, "flow")
-    back = simulator.engine.complete(work_id, StepResult(success=False, retriable=True))
+    back = simulator.engine.reports.complete(work_id, StepResult(success=False, retriable=True))
     await asyncio.gather(submit(claim), back, submit(claim))
     assert [call.attempt for call in simulator.network.waiting()] == [3]

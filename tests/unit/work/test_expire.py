@@ -15,13 +15,13 @@ from tests.store.records import ENDPOINT, RETRY, definition
 
 async def sent(simulator: Simulator, **fields: Any) -> str:
     """A work item on its way; its id."""
-    await simulator.engine.put_step("step", definition(**fields))
-    await simulator.engine.start_flow(StartFlow(goals=["step"]))
+    await simulator.engine.steps.put("step", definition(**fields))
+    await simulator.engine.flows.start(StartFlow(goals=["step"]))
     return str(simulator.network.calls[-1].metadata["work_id"])
 
 
 async def look(simulator: Simulator, work_id: str) -> dict[str, Any]:
-    return await simulator.engine.queries.work_item(work_id)
+    return {**await simulator.engine.queries.work_item(work_id)}
 
 
 async def state(simulator: Simulator, work_id: str) -> str:
@@ -56,7 +56,7 @@ async def test_a_heartbeat_keeps_the_clock_running(simulator: Simulator) -> None
     work_id = await sent(simulator)
     await acknowledge(simulator)
     simulator.clock.advance(59_000)
-    await simulator.engine.heartbeat(work_id, Heartbeat())
+    await simulator.engine.reports.heartbeat(work_id, Heartbeat())
     simulator.clock.advance(59_000)
     assert await simulator.sweep(SweepName.DEADLINES) == 0
     simulator.clock.advance(1_000)
@@ -85,7 +85,7 @@ async def test_the_answer_of_an_attempt_that_was_given_up_comes_too_late(simulat
 async def test_what_was_recorded_first_wins(simulator: Simulator) -> None:
     work_id = await sent(simulator)
     simulator.clock.advance(60_000)
-    await simulator.engine.complete(work_id, StepResult(success=True))
+    await simulator.engine.reports.complete(work_id, StepResult(success=True))
     assert not await simulator.engine.commit.submit(ExpireOverdue(work_id, RETRY))
     assert await state(simulator, work_id) == "succeeded"
 
@@ -118,7 +118,7 @@ async def test_a_restart_does_not_touch_what_waits_for_a_callback(simulator: Sim
     assert await simulator.sweep(SweepName.ORPHANS) == 0
     assert await simulator.sweep(SweepName.REQUEUE) == 0
     assert await state(simulator, work_id) == "active"
-    await simulator.engine.complete(work_id, StepResult(success=True))
+    await simulator.engine.reports.complete(work_id, StepResult(success=True))
     assert await state(simulator, work_id) == "succeeded"
 
 
@@ -132,7 +132,7 @@ async def test_an_orphan_that_has_ended_meanwhile_is_left_alone(simulator: Simul
     work_id = await sent(simulator)
     await simulator.crash()
     await simulator.start()
-    await simulator.engine.complete(work_id, StepResult(success=True))
+    await simulator.engine.reports.complete(work_id, StepResult(success=True))
     assert not await simulator.engine.commit.submit(ReclaimOrphan(work_id, "any-node", RETRY))
     assert await state(simulator, work_id) == "succeeded"
 

@@ -8,8 +8,8 @@ import pytest
 
 from counterfoil.domain.work.replies import (
     Acknowledged,
+    AttemptNotCompleted,
     Failed,
-    NotCompleted,
     Reply,
     ReplyCode,
     Reported,
@@ -102,7 +102,7 @@ def test_a_truncated_body_is_never_read_as_a_result() -> None:
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
 def test_not_now(status: int, kind: Kind) -> None:
     outcome = classify(answered(status, b'{"success": true}', 7000), kind)
-    assert outcome == NotCompleted(
+    assert outcome == AttemptNotCompleted(
         ReplyCode.ENDPOINT_UNAVAILABLE, f"the endpoint answered {status}", SendOutcome.ANSWERED, 7000
     )
 
@@ -134,9 +134,9 @@ def test_a_status_that_http_does_not_have_is_final(status: int, kind: Kind) -> N
 @both_kinds
 def test_not_delivered_and_unknown_are_told_apart(kind: Kind) -> None:
     refused = classify(Reply(SendOutcome.NOT_DELIVERED, error="cannot connect"), kind)
-    assert refused == NotCompleted(ReplyCode.NOT_DELIVERED, "cannot connect", SendOutcome.NOT_DELIVERED)
+    assert refused == AttemptNotCompleted(ReplyCode.NOT_DELIVERED, "cannot connect", SendOutcome.NOT_DELIVERED)
     silent = classify(Reply(SendOutcome.UNKNOWN, error="no answer"), kind)
-    assert silent == NotCompleted(ReplyCode.UNKNOWN_OUTCOME, "no answer", SendOutcome.UNKNOWN)
+    assert silent == AttemptNotCompleted(ReplyCode.UNKNOWN_OUTCOME, "no answer", SendOutcome.UNKNOWN)
 
 
 @both_kinds

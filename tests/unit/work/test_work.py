@@ -168,7 +168,7 @@ def test_the_first_result_counts_whichever_attempt_it_is_from(status: WorkStatus
 
 @pytest.mark.parametrize(
     ("result", "message"),
-    [(FAILURE, "broken"), (StepResult(success=False), "the step failed without saying why")],
+    [(FAILURE, "broken"), (StepResult(success=False), "the step failed without an error message")],
 )
 def test_a_failure_is_final(result: StepResult, message: str) -> None:
     verdict, events = reported(work_item(), result)

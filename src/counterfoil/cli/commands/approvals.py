@@ -1,4 +1,4 @@
-"""``counterfoil approvals``: what waits for people, and their word on it."""
+"""``counterfoil approvals``: list, show and decide approvals."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
 STATUSES = ["pending", "approved", "rejected", "expired", "void"]
 
 
-@click.group(short_help="See what waits for people, and decide it.")
+@click.group(short_help="List and decide pending approvals.")
 def approvals() -> None:
-    """See what waits for people, agree to it or refuse it."""
+    """List approvals, show them, and approve or reject them."""
 
 
 @approvals.command("list")
 @click.option("--status", type=click.Choice([*STATUSES, "any"]), default="pending", show_default=True)
-@click.option("--flow", "flow_id", help="Only those of this flow or workflow.")
+@click.option("--flow", "flow_id", help="Only approvals of this flow or workflow.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Go on where the last page ended.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--cursor", help="Continue after the previous page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def list_approvals(
     connection: EngineConnection, status: str, flow_id: str | None, limit: int, cursor: str | None, as_json: bool
 ) -> None:
-    """List approvals, oldest first: what would be done, why people are asked, and until when."""
+    """List approvals, oldest first: the step, the reason and the expiry of each."""
     wanted = None if status == "any" else status
     page = connection.call(lambda client: client.approvals(status=wanted, flow_id=flow_id, cursor=cursor, limit=limit))
     if as_json:
         print_json(page)
         return
-    columns = ["APPROVAL", "STEP", "SEVERITY", "ASKED", "STATUS", "AGREED", "REASON", "ARGUMENTS"]
+    columns = ["APPROVAL", "STEP", "SEVERITY", "REQUESTED", "STATUS", "APPROVALS", "REASON", "ARGUMENTS"]
     if is_narrow():
         columns = ["APPROVAL", "STEP", "STATUS", "REASON"]
     rows = [[cells[name] for name in columns] for cells in map(_cells, page["approvals"])]
-    empty = "nothing waits for people" if status == "pending" else "no approval fits"
+    empty = "no approval is pending" if status == "pending" else "no matching approval"
     print_table(columns, rows, empty=empty)
     if page["next_cursor"]:
         click.echo(f"more: --cursor {page['next_cursor']}", err=True)
@@ -62,10 +62,10 @@ def list_approvals(
 
 @approvals.command()
 @click.argument("approval_id")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def show(connection: EngineConnection, approval_id: str, as_json: bool) -> None:
-    """Show an approval with all that one must know to decide."""
+    """Show an approval with everything a reviewer needs to decide."""
     approval = connection.call(lambda client: client.approval(approval_id))
     if as_json:
         print_json(approval)
@@ -74,38 +74,38 @@ def show(connection: EngineConnection, approval_id: str, as_json: bool) -> None:
     click.echo(f"\narguments\n{_indented(approval['arguments'] or {})}")
     history = approval.get("history") or []
     if history:
-        click.echo("\nwhat happened")
+        click.echo("\nhistory")
     for event in history:
         stdout_console().print(event_line(event))
     if approval["status"] == "pending":
         click.echo(f"\ndecide: counterfoil approvals approve {approval_id}   (or: reject)", err=True)
 
 
-@approvals.command(short_help="Agree.")
+@approvals.command(short_help="Approve.")
 @click.argument("approval_id")
-@click.option("--comment", help="What you have looked at; it is kept.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--comment", help="Comment, recorded with the approval.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def approve(connection: EngineConnection, approval_id: str, comment: str | None, as_json: bool) -> None:
-    """Agree to what is asked. Who you are is told by the API key."""
+    """Approve a request. The API key identifies the reviewer."""
     approval = connection.call(lambda client: client.approve(approval_id, comment))
     if as_json:
         print_json(approval)
         return
     missing = approval["approvals_needed"] - approval["approvals_given"]
     if approval["status"] == "approved":
-        click.echo(f"approved: step {approval['step_id']} of {approval['flow_id']} may go ahead")
+        click.echo(f"approved: step {approval['step_id']} of {approval['flow_id']} can proceed")
     else:
-        click.echo(f"agreed, {_agreed(approval)}: step {approval['step_id']} waits for {missing} more")
+        click.echo(f"recorded, {_agreed(approval)} approvals: step {approval['step_id']} waits for {missing} more")
 
 
-@approvals.command(short_help="Refuse.")
+@approvals.command(short_help="Reject.")
 @click.argument("approval_id")
-@click.option("--reason", help="Why; it is told to whoever asked.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--reason", help="Reason, shown to the requester.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def reject(connection: EngineConnection, approval_id: str, reason: str | None, as_json: bool) -> None:
-    """Refuse what is asked. One refusal is enough; other branches of the flow go on."""
+    """Reject a request. One rejection is final; other branches of the flow continue."""
     approval = connection.call(lambda client: client.reject(approval_id, reason))
     if as_json:
         print_json(approval)
@@ -118,9 +118,9 @@ def _cells(approval: Approval) -> dict[str, str | Text]:
         "APPROVAL": approval["approval_id"],
         "STEP": approval["step_id"],
         "SEVERITY": status_text(approval["severity"]),
-        "ASKED": when(approval["requested_at"]),
+        "REQUESTED": when(approval["requested_at"]),
         "STATUS": _standing(approval),
-        "AGREED": _agreed(approval),
+        "APPROVALS": _agreed(approval),
         "REASON": approval["reason"] or "",
         "ARGUMENTS": compact(approval["arguments"], 60),
     }
@@ -129,7 +129,7 @@ def _cells(approval: Approval) -> dict[str, str | Text]:
 def _standing(approval: Approval) -> Text:
     text = status_text(approval["status"])
     if approval["status"] == "pending":
-        text.append(f", ends {when(approval['expires_at'])}")
+        text.append(f", expires {when(approval['expires_at'])}")
     return text
 
 
@@ -146,10 +146,10 @@ def _facts(approval: Approval) -> Iterator[tuple[str, str | Text | None]]:
     yield "severity", status_text(approval["severity"])
     yield "policies", ", ".join(policy["policy_id"] for policy in approval["policies"]) or None
     asker = f" by {approval['requester']}" if approval["requester"] else ""
-    yield "asked", f"{when(approval['requested_at'])}{asker}"
+    yield "requested", f"{when(approval['requested_at'])}{asker}"
     yield "decided", when(approval["decided_at"]) or None
-    apart = ", none of them who asked" if approval["separate_requester"] else ""
-    yield "agreed", f"{_agreed(approval)}{apart}"
+    apart = ", not by the requester" if approval["separate_requester"] else ""
+    yield "approvals", f"{_agreed(approval)}{apart}"
     for review in approval["reviews"]:
         comment = f": {review['comment']}" if review["comment"] else ""
         yield "", f"{review['verdict']} by {review['by']}, {when(review['at'])}{comment}"

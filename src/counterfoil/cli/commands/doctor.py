@@ -1,4 +1,4 @@
-"""``counterfoil doctor``: whether a database keeps every promise of the engine."""
+"""``counterfoil doctor``: check the invariants of a database."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 ADVICE = {
     "schema": "if the database is newer, use the counterfoil that wrote it; if older, run `counterfoil store migrate`",
     "file": "stop the engine and restore the file from a backup; the disk may be failing",
-    "stuck_flow": "cancel it with `counterfoil flow cancel`, and start it again",
-    "not_completed": "cancel the flow with `counterfoil flow cancel`, and start it again",
-    "active": "cancel the flow with `counterfoil flow cancel`, and start it again",
+    "stuck_flow": "cancel it with `counterfoil flow cancel` and start it again",
+    "not_completed": "cancel the flow with `counterfoil flow cancel` and start it again",
+    "active": "cancel the flow with `counterfoil flow cancel` and start it again",
 }
-OTHER_ADVICE = "a fault of the engine, not of yours: keep a copy of the database and report it with this line"
+OTHER_ADVICE = "a bug in the engine: keep a copy of the database and report it with this line"
 
 
 @click.command(short_help="Check the invariants of a database.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="The engine's data directory.")
-@click.option("--store", help="The store itself: sqlite:///path or postgresql://...")
+@click.option("--store", help="Database URL: sqlite:///path or postgresql://...")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Settings file (TOML).")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(data: Path | None, store: str | None, config: Path | None, as_json: bool) -> None:
-    """Check the invariants of a database, running or not; exit code 1 if anything is wrong.
+    """Check the invariants of a database, in use or not; exit code 1 if there are findings.
 
-    Nothing is changed. Without --data or --store, the database of the settings is checked.
+    The check is read-only. Without --data or --store, the database of the settings is checked.
     """
     if data is not None and store is not None:
         raise click.UsageError("give --data or --store, not both")

@@ -1,4 +1,4 @@
-"""``counterfoil flow``: start flows, look at them, follow them, cancel them, let them go on."""
+"""``counterfoil flow``: start, show, follow, cancel and redrive flows."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 FLOW_STATUSES = ["active", "compensating", "completed", "failed", "cancelled"]
 OPEN_STATUSES = ("active", "compensating")
 MOST_WORK = 20
-"""How many work items are listed with a flow; those that need a look first."""
+"""How many work items are listed with a flow; failed and open ones come first."""
 
 _CALM = ("succeeded", "cancelled")
 
 
 @click.group()
 def flow() -> None:
-    """Start flows, follow them and see how they ended."""
+    """Start, show, follow, cancel and redrive flows."""
 
 
 @flow.command(
@@ -50,16 +50,24 @@ def flow() -> None:
     epilog="Example: counterfoil flow start resize --init image=cat.png --init width=640 --wait 30",
 )
 @click.argument("goals", nargs=-1, required=True)
-@click.option("-i", "--init", multiple=True, metavar="NAME=VALUE", help="An input; JSON where it is JSON, else text.")
+@click.option(
+    "-i",
+    "--init",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An input; parsed as JSON if possible, otherwise a string.",
+)
 @click.option("--init-file", type=click.File("r"), help="All inputs as a JSON object (- for stdin).")
-@click.option("--id", "flow_id", help="An id of your own; a second start with it is refused.")
+@click.option("--id", "flow_id", help="Flow id of your choice; a duplicate is refused.")
 @click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="A label to find the flow by.")
 @click.option("-m", "--metadata", multiple=True, metavar="NAME=VALUE", help="Metadata for the steps.")
-@click.option("--deadline", help="How long it may take: 500ms, 30s, 15m, 2h, 1d.")
-@click.option("--on-deadline", type=click.Choice(["fail", "cancel"]), help="What becomes of it then (fail).")
-@click.option("--no-compensate", is_flag=True, help="When it fails, leave what it has done as it is.")
-@click.option("--wait", type=click.FloatRange(min=0), help="Wait so many seconds for the end, then as `flow result`.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--deadline", help="Deadline of the flow: 500ms, 30s, 15m, 2h, 1d.")
+@click.option(
+    "--on-deadline", type=click.Choice(["fail", "cancel"]), help="What happens at the deadline (default: fail)."
+)
+@click.option("--no-compensate", is_flag=True, help="Do not compensate if the flow fails.")
+@click.option("--wait", type=click.FloatRange(min=0), help="Wait up to this many seconds, then print the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def start(
     connection: EngineConnection,
@@ -110,8 +118,8 @@ def start(
 @click.option("--goal", help="Only flows with this goal.")
 @click.option("--since", help="Only flows started since a time (2026-11-16T12:00:00Z) or for so long (15m, 2h, 1d).")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Go on where the last page ended.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--cursor", help="Continue after the previous page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def list_flows(
     connection: EngineConnection,
@@ -137,17 +145,17 @@ def list_flows(
         (item["flow_id"], status_text(item["status"]), " ".join(item["goals"]), when(item["created_at"]), _end(item))
         for item in page["flows"]
     ]
-    print_table(("FLOW", "STATUS", "GOALS", "STARTED", "RESULT"), rows, empty="no flow fits")
+    print_table(("FLOW", "STATUS", "GOALS", "STARTED", "RESULT"), rows, empty="no matching flow")
     if page["next_cursor"]:
         click.echo(f"more: --cursor {page['next_cursor']}", err=True)
 
 
 @flow.command(short_help="Show a flow: the graph of its steps, and its work.")
 @click.argument("flow_id")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def show(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
-    """Show a flow: the graph of its steps with their states, what is undone, and its work items."""
+    """Show a flow: the graph of its steps with their states, its compensation and its work items."""
     document = connection.call(lambda client: client.flow(flow_id))
     if as_json:
         print_json(document)
@@ -158,7 +166,7 @@ def show(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
             ("flow", document["flow_id"]),
             ("status", status_text(document["status"])),
             ("goals", " ".join(document["goals"])),
-            ("inside", f"step {parent['step_id']} of flow {parent['flow_id']}" if parent else None),
+            ("sub-flow of", f"step {parent['step_id']} of flow {parent['flow_id']}" if parent else None),
             ("started", when(document["created_at"])),
             ("deadline", when(document.get("deadline_at")) or None),
             ("ended", when(document["finished_at"]) or None),
@@ -178,8 +186,8 @@ def show(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
 @flow.command()
 @click.argument("flow_id")
 @click.option("--limit", type=click.IntRange(1, 1000), default=200, show_default=True)
-@click.option("--cursor", help="Go on where the last page ended.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--cursor", help="Continue after the previous page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def events(connection: EngineConnection, flow_id: str, limit: int, cursor: str | None, as_json: bool) -> None:
     """Show a flow's journal, oldest first."""
@@ -195,7 +203,7 @@ def events(connection: EngineConnection, flow_id: str, limit: int, cursor: str |
 
 @flow.command(short_help="Follow a flow until it ends.")
 @click.argument("flow_id")
-@click.option("--json", "as_json", is_flag=True, help="One JSON event a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON event per line.")
 @connected
 def watch(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
     """Follow a flow's journal from its start until it ends; exit code 1 unless it completes."""
@@ -214,20 +222,20 @@ def watch(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
         raise _ended_otherwise(result)
 
 
-@flow.command(short_help="Wait for a flow's end and print its outputs.")
+@flow.command(short_help="Wait for a flow to end and print its outputs.")
 @click.argument("flow_id")
-@click.option("--wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for it.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Maximum seconds to wait.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def result(connection: EngineConnection, flow_id: str, wait: float, as_json: bool) -> None:
-    """Wait for a flow's end and print its outputs (JSON); exit code 1 unless it completes."""
+    """Wait for a flow to end and print its outputs (JSON); exit code 1 unless it completes."""
     _finish(connection.call(lambda client: client.result(flow_id, wait)), as_json)
 
 
 @flow.command(short_help="Cancel a flow.")
 @click.argument("flow_id")
-@click.option("--compensate", is_flag=True, help="Undo what it has completed, where its steps say how.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--compensate", is_flag=True, help="Compensate completed steps that define a compensation.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def cancel(connection: EngineConnection, flow_id: str, compensate: bool, as_json: bool) -> None:
     """Cancel a flow: its open work is cancelled, and late results are refused."""
@@ -238,12 +246,12 @@ def cancel(connection: EngineConnection, flow_id: str, compensate: bool, as_json
         click.echo(f"flow {flow_id} is {document['status']}")
 
 
-@flow.command(short_help="Let a failed flow go on.")
+@flow.command(short_help="Redrive a failed flow.")
 @click.argument("flow_id")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def redrive(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
-    """Let a failed flow go on from what failed; what completed is kept, unless it was undone."""
+    """Redrive a failed flow: failed steps run again; completed steps are kept unless compensated."""
     document = connection.call(lambda client: client.redrive(flow_id))
     if as_json:
         print_json(document)
@@ -268,17 +276,17 @@ def _ended_otherwise(result: FlowResult) -> CommandFailed:
     flow_id, status = result["flow_id"], result["status"]
     if status in OPEN_STATUSES:
         return CommandFailed(
-            f"flow {flow_id} is still {status}; `counterfoil flow show {flow_id}` says what it waits for"
+            f"flow {flow_id} is still {status}; `counterfoil flow show {flow_id}` shows what it is waiting for"
         )
     reason = error_text(result.get("error"))
     text = f"flow {flow_id} {'was cancelled' if status == 'cancelled' else status}"
     return CommandFailed(
-        f"{text}{': ' + reason if reason else ''}; `counterfoil flow events {flow_id}` tells the story"
+        f"{text}{': ' + reason if reason else ''}; `counterfoil flow events {flow_id}` shows its journal"
     )
 
 
 def _coloured(line: str) -> Text:
-    """A line of the graph with its mark and its state in colour, where there is colour."""
+    """A line of the graph with its mark and state in colour, if the terminal has colours."""
     from rich.text import Text
 
     text = Text(line)
@@ -290,22 +298,22 @@ def _coloured(line: str) -> Text:
 
 
 def _print_work(document: Flow) -> None:
-    """The work items of a flow, as many as a person reads."""
+    """Print the work items of a flow, at most MOST_WORK of them."""
     items = [(step_id, item) for step_id, run in document["steps"].items() for item in run["work"]]
     if len(items) > MOST_WORK:
         items.sort(key=lambda pair: pair[1]["status"] in _CALM)
     columns = ("WORK", "STEP", "STATUS", "ATTEMPT", "WAITS FOR", "RESULT")
     shown = len(columns) - is_narrow()  # errors are in the graph already, and outputs above it
     rows = [_work_row(*pair)[:shown] for pair in items[:MOST_WORK]]
-    print_table(columns[:shown], rows, empty="no work item yet")
+    print_table(columns[:shown], rows, empty="no work items")
     if len(items) > MOST_WORK:
-        click.echo(f"{len(items) - MOST_WORK} more work items: --json has all of them", err=True)
+        click.echo(f"{len(items) - MOST_WORK} more work items: use --json to see all", err=True)
 
 
 def _work_row(step_id: str, item: WorkItem) -> tuple[str | Text, ...]:
     return (
         item["work_id"],
-        f"{step_id} (undoes)" if item.get("undoes") else step_id,
+        f"{step_id} (compensation)" if item.get("undoes") else step_id,
         status_text(item["status"]),
         str(item["attempt"]),
         waits_for(item),

@@ -1,4 +1,4 @@
-"""``counterfoil gate``: ask whether a step may be run, as an agent would."""
+"""``counterfoil gate``: make a gate call for a step, as an agent would."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ ORDINALS = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 
 
 @click.command(
-    short_help="Ask whether a step may be run.",
+    short_help="Ask whether a step may run.",
     epilog="Example: counterfoil gate wf_01a1 charge --idempotency-key invoice-1 --input '{\"amount\": 5}'",
 )
 @click.argument("workflow_id")
 @click.argument("step_id")
-@click.option("-k", "--idempotency-key", help="What the step is about; the first call fixes it.")
-@click.option("-i", "--input", "step_input", metavar="JSON", help="What the step is called with.")
+@click.option("-k", "--idempotency-key", help="Idempotency key of the step; the first call fixes it.")
+@click.option("-i", "--input", "step_input", metavar="JSON", help="Input of the step.")
 @click.option("--type", "step_type", help="The type of the step (tool_call).")
-@click.option("--reevaluate", is_flag=True, help="Ask the policies again, not for the recorded decision.")
-@click.option("--claim", type=float, metavar="SECONDS", help="For so long, nobody else may run it.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option(
+    "--reevaluate", is_flag=True, help="Evaluate the policies again instead of returning the recorded decision."
+)
+@click.option("--claim", type=float, metavar="SECONDS", help="Claim the step exclusively for this long.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def gate(
     connection: EngineConnection,
@@ -42,9 +44,9 @@ def gate(
     claim: float | None,
     as_json: bool,
 ) -> None:
-    """Ask whether a step may be run. It counts as a call, as any other.
+    """Ask whether a step may run. It counts as a gate call.
 
-    Exit code 0 means: run it now. It is 1 when the step is blocked, waits for people, or is done already.
+    Exit code 0 means: run it now. It is 1 if the step is blocked, waits for an approval, or is already completed.
     """
     options: Any = {
         "key": idempotency_key,
@@ -64,14 +66,14 @@ def gate(
 
 
 def _obstacle(answer: GateAnswer) -> str | None:
-    """Why the step is not to be run now; None: it is."""
+    """Why the step may not run now; None if it may."""
     step_id, approval_id = answer["step_id"], answer["approval_id"]
     if answer["decision"] == "block":
-        return f"step {step_id} is blocked; ask with --reevaluate when the reason is gone"
+        return f"step {step_id} is blocked; use --reevaluate once the cause is fixed"
     if answer["decision"] == "require_approval":
-        return f"step {step_id} waits for people; `counterfoil approvals show {approval_id}` shows what they are asked"
+        return f"step {step_id} waits for an approval; `counterfoil approvals show {approval_id}` shows it"
     if answer["work_status"] == "succeeded":
-        return f"step {step_id} is done already; use its output"
+        return f"step {step_id} is already completed; use its output"
     return None
 
 
@@ -86,10 +88,10 @@ def _facts(answer: GateAnswer) -> Iterator[tuple[str, str | Text | None]]:
     if count > 1:
         before = context["prior_completion_status"].replace("_", " ")
         at = context["prior_completion_at"]
-        yield "before", f"{before} {when(at)}" if at else f"{before}; the last answer was {context['last_decision']}"
+        yield "before", f"{before} {when(at)}" if at else f"{before}; the last decision was {context['last_decision']}"
     yield "output", compact(context["prior_output"]) or None
     if answer["approval_id"]:
         yield "approval", f"{answer['approval_id']} ({answer['approval_status']})"
     if claim is not None:
-        yield "claimed", f"by {claim['holder']}, lapses {when(claim['lease_expires_at'])}"
-    yield "answer", answer["decision_source"]
+        yield "claimed", f"by {claim['holder']}, expires {when(claim['lease_expires_at'])}"
+    yield "source", answer["decision_source"]

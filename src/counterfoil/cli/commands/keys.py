@@ -1,4 +1,4 @@
-"""``counterfoil keys``: make API keys, and see which ones are configured."""
+"""``counterfoil keys``: generate API keys, and list the configured ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROLES = {
     "viewer": "reads everything",
     "operator": "reads, starts and cancels flows",
     "reviewer": "reads, approves and rejects",
-    "admin": "does all of it, and registers steps",
+    "admin": "does all of this, and registers steps",
 }
 SECRET_BYTES = 32
 
@@ -24,20 +24,22 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @click.group()
 def keys() -> None:
-    """Make API keys, and see which ones are configured."""
+    """Generate API keys, and list the configured ones."""
 
 
-@keys.command(short_help="Make an API key with a strong secret.")
-@click.option("--name", required=True, help="Whose key it is: letters, digits, dot, dash and underscore.")
+@keys.command(short_help="Generate an API key with a strong secret.")
+@click.option("--name", required=True, help="Name of the key's owner: letters, digits, dot, dash and underscore.")
 @click.option("--role", required=True, type=click.Choice(list(ROLES)), help="What it may do.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def new(name: str, role: str, as_json: bool) -> None:
-    """Make an API key with a strong secret and print its entry for COUNTERFOIL_API_KEYS.
+    """Generate an API key with a strong secret and print its entry for COUNTERFOIL_API_KEYS.
 
-    The secret is shown this once and kept nowhere.
+    The secret is shown only once and is not stored.
     """
     if not _NAME.fullmatch(name):
-        raise click.BadParameter("takes letters, digits, dot, dash and underscore, 64 at most", param_hint="--name")
+        raise click.BadParameter(
+            "must be at most 64 letters, digits, dots, dashes and underscores", param_hint="--name"
+        )
     secret = f"cf_{secrets.token_urlsafe(SECRET_BYTES)}"  # a prefix that scanners for leaked secrets can find
     entry = f"{name}:{role}:{secret}"
     if as_json:
@@ -45,7 +47,7 @@ def new(name: str, role: str, as_json: bool) -> None:
         return
     click.echo(entry)
     click.echo(
-        f"\nThis key {ROLES[role]}. The secret is shown this once.\n"
+        f"\nThis key {ROLES[role]}. The secret is shown only once.\n"
         "\nOn the engine, add the line above to COUNTERFOIL_API_KEYS (entries are separated by commas) and restart it."
         "\nOn the client:\n"
         f"  export COUNTERFOIL_KEY={secret}\n"
@@ -56,7 +58,7 @@ def new(name: str, role: str, as_json: bool) -> None:
 
 @keys.command("list")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Settings file (TOML).")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_keys(config: Path | None, as_json: bool) -> None:
     """Show names and roles of the configured keys, never their secrets."""
     configured = [(key.name, key.role) for key in settings_from(config).keys]
@@ -64,4 +66,6 @@ def list_keys(config: Path | None, as_json: bool) -> None:
         print_json({"keys": [{"name": name, "role": role} for name, role in configured]})
         return
     rows = [(name, role, ROLES[role]) for name, role in configured]
-    print_table(("NAME", "ROLE", "WHAT IT DOES"), rows, empty="no key is configured: `counterfoil keys new` makes one")
+    print_table(
+        ("NAME", "ROLE", "WHAT IT DOES"), rows, empty="no key is configured: `counterfoil keys new` generates one"
+    )

@@ -1,4 +1,4 @@
-"""``counterfoil plan``: what a flow would run, in which order and why, before it is started."""
+"""``counterfoil plan``: preview the plan of a flow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Show what a flow would run, and why.",
+    short_help="Preview the plan of a flow.",
     epilog="Example: counterfoil plan ship --init order=4711",
 )
 @click.argument("goals", nargs=-1, required=True)
-@click.option("-i", "--init", multiple=True, metavar="NAME=VALUE", help="An input; JSON where it is JSON, else text.")
+@click.option(
+    "-i",
+    "--init",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An input; parsed as JSON if possible, otherwise a string.",
+)
 @click.option("--init-file", type=click.File("r"), help="All inputs as a JSON object (- for stdin).")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def plan(
     connection: EngineConnection,
@@ -32,7 +38,7 @@ def plan(
     init_file: IO[str] | None,
     as_json: bool,
 ) -> None:
-    """Show what a flow towards GOALS (step ids) would run, in which order and why. Nothing is started."""
+    """Show which steps a flow towards GOALS (step ids) would run, in which order and why. Nothing is started."""
     inputs = inputs_of(init, init_file)
     document = connection.call(lambda client: client.plan(goals, inputs))
     if as_json:
@@ -43,7 +49,7 @@ def plan(
 
 
 def plan_lines(plan: Plan, width: int = 80) -> list[str]:
-    """The steps in layers, each with what it takes from whom and why it is there; then what is left out."""
+    """The steps in layers, each with its inputs and why it is included; then the excluded steps."""
     names = [*plan["steps"], *plan["excluded"]]
     column = min(max(map(len, names), default=0), 40) + 2
     lines: list[str] = []
@@ -56,14 +62,14 @@ def plan_lines(plan: Plan, width: int = 80) -> list[str]:
     if given:
         lines += ["", *textwrap.wrap(f"from init: {', '.join(given)}", width, subsequent_indent="  ")]
     if plan["excluded"]:
-        lines += ["", "left out"]
+        lines += ["", "excluded"]
         for step_id, why in plan["excluded"].items():
             lines += _entry("    ", step_id, (why,), column, width)
     return lines
 
 
 def _entry(lead: str, name: str, told: Iterable[str], column: int, width: int) -> list[str]:
-    """A name, and beside it what there is to say."""
+    """A name, and its notes beside it."""
     room = max(width - len(lead) - column, 20)
     beside = [line for text in told if text for line in textwrap.wrap(text, room, break_on_hyphens=False)]
     if len(name) + 2 > column:

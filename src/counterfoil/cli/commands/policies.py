@@ -1,4 +1,4 @@
-"""``counterfoil policy``: what the gate and the dispatcher ask before each attempt."""
+"""``counterfoil policy``: manage and test the policies evaluated before each attempt."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ LONGEST_CELL = 100
 
 @click.group()
 def policy() -> None:
-    """Make, show, try out and delete policies."""
+    """Create, show, test and delete policies."""
 
 
 @policy.command("list")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def list_policies(connection: EngineConnection, as_json: bool) -> None:
-    """List the policies: what each is about, when it holds, and what it demands then."""
+    """List the policies: the scope, the condition and the action of each."""
     policies = connection.call(_all)
     if as_json:
         print_json({"policies": policies})
         return
-    columns = ["POLICY", "DEMANDS", "ABOUT", "WHEN", "CHANGED"]
+    columns = ["POLICY", "ACTION", "SCOPE", "WHEN", "CHANGED"]
     if is_narrow():
-        columns = ["POLICY", "DEMANDS", "ABOUT", "NAME"]
+        columns = ["POLICY", "ACTION", "SCOPE", "NAME"]
     rows = [[cells[name] for name in columns] for cells in map(_cells, policies)]
-    print_table(columns, rows, empty="there is no policy, so every step is allowed: `counterfoil policy put`")
+    print_table(columns, rows, empty="no policy: every step is allowed; `counterfoil policy put` creates one")
 
 
 @policy.command()
 @click.argument("policy_id")
-@click.option("--versions", is_flag=True, help="Also what it was before; works for a deleted policy, too.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--versions", is_flag=True, help="List all versions, also of a deleted policy.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def show(connection: EngineConnection, policy_id: str, versions: bool, as_json: bool) -> None:
     """Show a policy, or all its versions."""
@@ -52,23 +52,23 @@ def show(connection: EngineConnection, policy_id: str, versions: bool, as_json: 
             print_json({"policy_id": policy_id, "versions": earlier})
         else:
             rows = [_version(item) for item in earlier]
-            print_table(("VERSION", "CHANGED", "DEMANDS", "WHEN"), rows, empty="it has no versions")
+            print_table(("VERSION", "CHANGED", "ACTION", "WHEN"), rows, empty="no versions")
         return
     item = connection.call(lambda client: client.get_policy(policy_id))
     if as_json:
         print_json(item)
         return
     action = item["action"]
-    terms = f"{action['approvals']} must agree within {action['expires_in']}"
+    terms = f"{action['approvals']} required within {action['expires_in']}"
     print_facts(
         [
             ("policy", item["policy_id"]),
             ("name", item["name"]),
             ("description", item["description"] or None),
             ("enabled", "yes" if item["enabled"] else "no"),
-            ("about", _about(item)),
+            ("scope", _about(item)),
             ("when", _condition(item)),
-            ("demands", status_text(action["type"])),
+            ("action", status_text(action["type"])),
             ("reason", action["reason"]),
             ("severity", status_text(action["severity"])),
             ("approval", terms if action["type"] == "require_approval" else None),
@@ -78,20 +78,20 @@ def show(connection: EngineConnection, policy_id: str, versions: bool, as_json: 
 
 
 @policy.command(
-    short_help="Make policies or change them.",
+    short_help="Create or change policies.",
     epilog="Example: counterfoil policy put config/policies.example.json",
 )
 @click.argument("file", type=click.File("r"))
-@click.option("--id", "policy_id", help="FILE is one policy, and this is its id.")
+@click.option("--id", "policy_id", help="Id of the policy, if FILE holds only one.")
 @connected
 def put(connection: EngineConnection, file: IO[str], policy_id: str | None) -> None:
     """Put all policies of FILE (JSON, - for stdin): an object with a policy under each id.
 
-    They hold for whatever is decided from then on. Other policies stay as they are.
+    They apply to all later decisions. Other policies are not changed.
     """
     document = json_object(file.read(), "FILE")
     if policy_id is None and "action" in document:
-        raise click.UsageError("FILE is one policy: give its id with --id")
+        raise click.UsageError("FILE holds one policy: give its id with --id")
     for name, definition in ({policy_id: document} if policy_id is not None else document).items():
         if not isinstance(definition, dict):
             raise click.BadParameter(f"{name}: must be a policy, as a JSON object", param_hint="FILE")
@@ -104,26 +104,26 @@ def put(connection: EngineConnection, file: IO[str], policy_id: str | None) -> N
 @click.argument("policy_id")
 @connected
 def delete(connection: EngineConnection, policy_id: str) -> None:
-    """Delete a policy. What it has decided stays decided."""
+    """Delete a policy. Its past decisions remain."""
     connection.call(lambda client: client.delete_policy(policy_id))
     click.echo(f"policy {policy_id} is deleted")
 
 
 @policy.command(
-    short_help="Try a policy out; nothing is recorded.",
+    short_help="Test a policy; nothing is recorded.",
     epilog="Example: counterfoil policy test --file ask.json --step wire --gate-count 3 --input amount=5000",
 )
-@click.option("--file", type=click.File("r"), help="A policy (JSON, - for stdin); without it, all that are in force.")
-@click.option("--id", "policy_id", help="Which policy, if the file holds several.")
-@click.option("--recorded", nargs=2, metavar="WORKFLOW STEP", help="The next call for a step that was asked for.")
-@click.option("--step", "step_id", help="Or a call that is described: its step,")
-@click.option("--type", "step_type", help="the type of the step,")
-@click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="what it is called with,")
-@click.option("-l", "--label", "labels", multiple=True, metavar="NAME=VALUE", help="labels of the flow,")
-@click.option("--gate-count", type=click.IntRange(1), help="the how many-th call it is,")
-@click.option("--completions", type=click.IntRange(0), help="how often it was completed,")
-@click.option("--age", type=click.FloatRange(0), metavar="SECONDS", help="how long ago the first call was.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--file", type=click.File("r"), help="A policy (JSON, - for stdin); default: all policies in force.")
+@click.option("--id", "policy_id", help="Id of the policy, if the file holds several.")
+@click.option("--recorded", nargs=2, metavar="WORKFLOW STEP", help="Test the next gate call of a recorded step.")
+@click.option("--step", "step_id", help="Or describe a gate call: its step.")
+@click.option("--type", "step_type", help="Type of the step.")
+@click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE", help="Input of the step.")
+@click.option("-l", "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Label of the flow.")
+@click.option("--gate-count", type=click.IntRange(1), help="Number of this gate call (1 = first).")
+@click.option("--completions", type=click.IntRange(0), help="Number of completions of the step.")
+@click.option("--age", type=click.FloatRange(0), metavar="SECONDS", help="Age of the first gate call.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def test(
     connection: EngineConnection,
@@ -135,9 +135,11 @@ def test(
     as_json: bool,
     **described: Any,
 ) -> None:
-    """Tell what a policy, or all that are in force, would say of a call."""
+    """Show what a policy, or all policies in force, would decide about a gate call."""
     if (recorded is None) == (step_id is None):
-        raise click.UsageError("give either --recorded WORKFLOW STEP, or --step and what else describes the call")
+        raise click.UsageError(
+            "give either --recorded WORKFLOW STEP, or --step with the options that describe the call"
+        )
     definition = None if file is None else _definition(json_object(file.read(), "--file"), policy_id)
     call = None if step_id is None else _call(step_id, **described)
     answer = connection.call(lambda client: client.test_policy(definition, call=call, recorded=recorded))
@@ -148,7 +150,7 @@ def test(
 
 
 def _definition(document: dict[str, Any], policy_id: str | None) -> dict[str, Any]:
-    """The policy that a file holds, or the one of them that is meant."""
+    """The only policy of a file, or the one with the given id."""
     if policy_id is None and "action" in document:
         return document
     found = document.get(policy_id or "")
@@ -179,7 +181,7 @@ def _call(
 
 
 def _print_tested(answer: PolicyTested) -> None:
-    reason = answer["reason"] or ("nothing speaks against it" if answer["decision"] == "allow" else None)
+    reason = answer["reason"] or ("no policy matches" if answer["decision"] == "allow" else None)
     print_facts([("decision", status_text(answer["decision"])), ("reason", reason)])
     rows = [
         (match["policy_id"], status_text(match["action"]), match["severity"], _cut(match["reason"] or ""))
@@ -187,7 +189,7 @@ def _print_tested(answer: PolicyTested) -> None:
     ]
     if rows:
         click.echo()
-        print_table(("MATCHED", "DEMANDS", "SEVERITY", "REASON"), rows, empty="")
+        print_table(("MATCHED", "ACTION", "SEVERITY", "REASON"), rows, empty="")
 
 
 async def _all(client: Client) -> list[Policy]:
@@ -207,8 +209,8 @@ def _putting(policy_id: str, definition: dict[str, Any]) -> Callable[[Client], A
 def _cells(item: Policy) -> dict[str, str | Text]:
     return {
         "POLICY": item["policy_id"],
-        "DEMANDS": status_text(item["action"]["type"] if item["enabled"] else "disabled"),
-        "ABOUT": _about(item),
+        "ACTION": status_text(item["action"]["type"] if item["enabled"] else "disabled"),
+        "SCOPE": _about(item),
         "WHEN": _cut(_condition(item)),
         "CHANGED": f"version {item['version']}, {when(item['updated_at'])} by {item['changed_by']}",
         "NAME": item["name"],
@@ -236,8 +238,8 @@ def _one_condition(condition: dict[str, Any]) -> str:
     return f"{condition['field']} {words}" + ("" if value is None else f" {value}")
 
 
-def _version(item: dict[str, Any]) -> tuple[str, str, Text, str]:
-    """A definition of a version has only what was said in it."""
+def _version(item: Mapping[str, Any]) -> tuple[str, str, Text, str]:
+    """One row; the definition of a version holds only the fields that were sent."""
     definition = item["definition"]
     changed = f"{when(item['at'])} by {item['changed_by']}"
     if definition is None:

@@ -1,4 +1,4 @@
-"""``counterfoil schedule``: when flows start by themselves."""
+"""``counterfoil schedule``: manage schedules, which start flows by the clock."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from counterfoil.client import Client, Schedule
 
 DEFINITION = ("cron", "timezone", "every_ms", "flow", "catch_up", "enabled")
-"""The fields of a schedule that are put; the others are told by the engine."""
+"""The fields of a schedule's definition; the engine computes the others."""
 
 
 @click.group()
 def schedule() -> None:
-    """Make, show, pause and delete schedules."""
+    """Create, show, pause and delete schedules."""
 
 
 @schedule.command("list")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def list_schedules(connection: EngineConnection, as_json: bool) -> None:
-    """List the schedules: when each is due, and what came of it last."""
+    """List the schedules: the next and the last tick of each, and its last error."""
     schedules = connection.call(_all)
     if as_json:
         print_json({"schedules": schedules})
@@ -34,8 +34,8 @@ def list_schedules(connection: EngineConnection, as_json: bool) -> None:
         (item["schedule_id"], _rhythm(item), _next(item), when(item["last_at"]), error_text(item["last_error"]))
         for item in schedules
     ]
-    columns = ("SCHEDULE", "STARTS A FLOW", "NEXT", "LAST", "LAST ERROR")
-    print_table(columns, rows, empty="there is no schedule: `counterfoil schedule put`")
+    columns = ("SCHEDULE", "TIMES", "NEXT", "LAST", "LAST ERROR")
+    print_table(columns, rows, empty="no schedule: `counterfoil schedule put` creates one")
 
 
 @schedule.command()
@@ -47,18 +47,18 @@ def show(connection: EngineConnection, schedule_id: str) -> None:
 
 
 @schedule.command(
-    short_help="Make a schedule or change it.",
+    short_help="Create or change a schedule.",
     epilog="Example: counterfoil schedule put news --cron '0 6 * * MON-FRI' --timezone Europe/Vienna --goal transcribe",
 )
 @click.argument("schedule_id")
 @click.argument("file", type=click.File("r"), required=False)
-@click.option("--cron", help="When: minute, hour, day of month, month, day of week; seconds may stand before.")
-@click.option("--timezone", help="Whose clock the expression means; UTC if nothing is said.")
-@click.option("--every-ms", type=int, help="Or: every so many milliseconds.")
-@click.option("--goal", "goals", multiple=True, metavar="STEP", help="A goal of the flow; several are fine.")
-@click.option("--init", multiple=True, metavar="NAME=VALUE", help="What the flow is started with.")
-@click.option("--catch-up", type=click.Choice(["skip", "one", "all"]), help="What becomes of missed ticks.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--cron", help="Cron expression: [second] minute hour day-of-month month day-of-week.")
+@click.option("--timezone", help="Time zone of the cron expression (default: UTC).")
+@click.option("--every-ms", type=int, help="Interval in milliseconds, instead of --cron.")
+@click.option("--goal", "goals", multiple=True, metavar="STEP", help="A goal of the flow; may be repeated.")
+@click.option("--init", multiple=True, metavar="NAME=VALUE", help="An input of the flow; may be repeated.")
+@click.option("--catch-up", type=click.Choice(["skip", "one", "all"]), help="How to handle missed ticks.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def put(
     connection: EngineConnection,
@@ -72,7 +72,7 @@ def put(
     catch_up: str | None,
     as_json: bool,
 ) -> None:
-    """Make a schedule or change it: from FILE (JSON, - for stdin), from the options, or both."""
+    """Create or change a schedule: from FILE (JSON, - for stdin), from the options, or both."""
     definition = json_object(file.read(), "FILE") if file is not None else {}
     given = {"cron": cron, "timezone": timezone, "every_ms": every_ms, "catch_up": catch_up}
     definition.update({field: value for field, value in given.items() if value is not None})
@@ -82,7 +82,7 @@ def put(
     if flow:
         definition["flow"] = {**_object(definition.get("flow")), **flow}
     if not definition:
-        raise click.UsageError("give a FILE with the definition, or --cron or --every-ms, and --goal")
+        raise click.UsageError("give a FILE with the definition, or --goal with --cron or --every-ms")
     document = connection.call(lambda client: client.put_schedule(schedule_id, definition))
     if as_json:
         print_json(document)
@@ -103,7 +103,7 @@ def pause(connection: EngineConnection, schedule_id: str) -> None:
 @click.argument("schedule_id")
 @connected
 def resume(connection: EngineConnection, schedule_id: str) -> None:
-    """Resume a schedule; what came while it was paused is not caught up."""
+    """Resume a schedule; ticks missed during the pause are not caught up."""
     document = connection.call(lambda client: _enable(client, schedule_id, enabled=True))
     click.echo(f"schedule {schedule_id} is resumed, next {_next(document)}")
 
@@ -112,7 +112,7 @@ def resume(connection: EngineConnection, schedule_id: str) -> None:
 @click.argument("schedule_id")
 @connected
 def delete(connection: EngineConnection, schedule_id: str) -> None:
-    """Delete a schedule. Flows that it has started go on."""
+    """Delete a schedule. Flows it has started continue."""
     connection.call(lambda client: client.delete_schedule(schedule_id))
     click.echo(f"schedule {schedule_id} is deleted")
 
@@ -128,7 +128,7 @@ async def _all(client: Client) -> list[Schedule]:
 
 
 async def _enable(client: Client, schedule_id: str, *, enabled: bool) -> Schedule:
-    """Put a schedule as it is, but for whether it is enabled."""
+    """PUT the unchanged schedule with another value of enabled."""
     document: dict[str, Any] = {**await client.get_schedule(schedule_id)}
     definition = {name: document[name] for name in DEFINITION}
     return await client.put_schedule(schedule_id, {**definition, "enabled": enabled})

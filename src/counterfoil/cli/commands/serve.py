@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--host", help="Address to serve on (default 127.0.0.1; others need API keys).")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Port to serve on (default 8080; 0 takes a free one).")
+@click.option("--host", help="Address to listen on (default 127.0.0.1; a non-loopback address requires API keys).")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on (default 8080; 0: any free port).")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Directory for database and secrets.")
 @click.option("--store", help="sqlite:///path or postgresql://... (default: a SQLite file in the data directory).")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Settings file (TOML).")
 @click.option(
     "--new-receipt-secret",
     is_flag=True,
-    help="Start although the secret that signed receipts is gone, and give up the receipts that are out.",
+    help="Start although the secret that signed receipts is missing; outstanding receipts become invalid.",
 )
 def serve(
     host: str | None,
@@ -43,7 +43,7 @@ def serve(
 
 
 def settings_from(config: Path | None, **flags: Any) -> Settings:
-    """The settings of this process; what is wrong ends the command, named with what is allowed."""
+    """The settings of this process; an invalid one ends the command with a message that says what is allowed."""
     from counterfoil.settings import SettingsError, load_settings
 
     try:

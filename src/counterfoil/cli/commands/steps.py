@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import IO, Any
 
 import click
@@ -16,7 +17,7 @@ def step() -> None:
 
 
 @step.command("list")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def list_steps(connection: EngineConnection, as_json: bool) -> None:
     """List the registered steps."""
@@ -25,9 +26,12 @@ def list_steps(connection: EngineConnection, as_json: bool) -> None:
         print_json({"steps": steps})
         return
     rows = [
-        (_id(item), str(item.get("kind", "")), str(item.get("endpoint", "")), item.get("name") or "") for item in steps
+        (_id(item), str(item.get("kind", "")), str(item.get("endpoint") or ""), item.get("name") or "")
+        for item in steps
     ]
-    print_table(("STEP", "KIND", "ENDPOINT", "NAME"), rows, empty="no step is registered: `counterfoil step put`")
+    print_table(
+        ("STEP", "KIND", "ENDPOINT", "NAME"), rows, empty="no step is registered: `counterfoil step put` registers one"
+    )
 
 
 @step.command()
@@ -39,16 +43,18 @@ def show(connection: EngineConnection, step_id: str) -> None:
 
 
 @step.command(
-    short_help="Register a step or change it.",
+    short_help="Register or change a step.",
     epilog="Example: counterfoil step put resize --endpoint http://127.0.0.1:9000/resize",
 )
 @click.argument("step_id")
 @click.argument("file", type=click.File("r"), required=False)
-@click.option("--endpoint", help="Where the step is called.")
-@click.option("--kind", type=click.Choice(["async", "sync"]), help="Completed by webhook, or by its answer.")
-@click.option("--name", help="A name for people.")
+@click.option("--endpoint", help="URL that the engine calls.")
+@click.option(
+    "--kind", type=click.Choice(["async", "sync"]), help="async: completed by webhook; sync: by the HTTP response."
+)
+@click.option("--name", help="Display name.")
 @click.option("--work", multiple=True, metavar="NAME=VALUE", help="A work setting, such as max_retries=3.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def put(
     connection: EngineConnection,
@@ -60,7 +66,7 @@ def put(
     work: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Register a step or change it: from FILE (JSON, - for stdin), from the options, or both."""
+    """Register or change a step: from FILE (JSON, - for stdin), from the options, or both."""
     definition = json_object(file.read(), "FILE") if file is not None else {}
     given = {"endpoint": endpoint, "kind": kind, "name": name}
     definition.update({field: value for field, value in given.items() if value is not None})
@@ -80,12 +86,12 @@ def put(
 @click.argument("step_id")
 @connected
 def delete(connection: EngineConnection, step_id: str) -> None:
-    """Delete a step. Flows that have it already keep it."""
+    """Delete a step. Running flows keep their copy of it."""
     connection.call(lambda client: client.delete_step(step_id))
     click.echo(f"step {step_id} is deleted")
 
 
-def _id(item: dict[str, Any]) -> str:
+def _id(item: Mapping[str, Any]) -> str:
     return str(item.get("step_id", ""))
 
 

@@ -1,4 +1,4 @@
-"""``counterfoil store``: the database itself: bring it to this program's version, or move it to PostgreSQL."""
+"""``counterfoil store``: migrate a database, or copy it to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from counterfoil.store.maintenance.migrating import Migrated
 
 PASSES = 3
-"""How often a copy goes over every row: it is copied, then read on both sides."""
+"""How often a copy processes every row: one copy, and one read on each side."""
 SHOWN_DIGITS = 16
 
 
@@ -30,14 +30,14 @@ def store() -> None:
     """Migrate a database, or copy it to PostgreSQL."""
 
 
-@store.command(short_help="Bring a database to this program's schema version.")
+@store.command(short_help="Migrate a database to this program's schema version.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="The engine's data directory.")
-@click.option("--store", "url", help="The store itself: sqlite:///path or postgresql://...")
+@click.option("--store", "url", help="Database URL: sqlite:///path or postgresql://...")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Settings file (TOML).")
 def migrate(data: Path | None, url: str | None, config: Path | None) -> None:
-    """Bring a database to this program's schema version; a new one is created.
+    """Migrate a database to this program's schema version; a missing one is created.
 
-    Stop every engine that serves it first. Without --data or --store, the database of the settings is migrated.
+    Stop all engines on this database first. Without --data or --store, the database of the settings is migrated.
     """
     if data is not None and url is not None:
         raise click.UsageError("give --data or --store, not both")
@@ -55,7 +55,7 @@ def migrate(data: Path | None, url: str | None, config: Path | None) -> None:
 
 
 def told(done: Migrated) -> str:
-    """What was found and done, in one line."""
+    """The result of a migration in one line."""
     if done.found == 0:
         return f"schema version {done.version}: created"
     if done.found == done.version:
@@ -69,15 +69,15 @@ def told(done: Migrated) -> str:
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Directory of receipt.secret, if it is not beside the database.",
+    help="Directory of receipt.secret, if not that of the database.",
 )
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Settings file (TOML) of the engine.")
 def copy(source: str, target: str, data: Path | None, config: Path | None) -> None:
-    """Copy a SQLite database to PostgreSQL, with nothing lost: all of it, or nothing at all.
+    """Copy a SQLite database to PostgreSQL in one transaction.
 
-    SOURCE is sqlite:///path or the data directory of an engine that was stopped; it is not changed. TARGET is
-    postgresql://user@host/database and must be empty. Every table is read back and compared before it counts.
-    Receipts that are out stay valid.
+    SOURCE is sqlite:///path or the data directory of a stopped engine; it is not changed. TARGET is
+    postgresql://user@host/database and must be empty. Every table is read back and compared before the commit.
+    Outstanding receipts stay valid.
     """
     from counterfoil.engine import system_clock
     from counterfoil.store.group_commit.commit import StoreFailure
@@ -100,7 +100,7 @@ def copy(source: str, target: str, data: Path | None, config: Path | None) -> No
 
 
 def _source_path(text: str) -> Path:
-    """The database file that is meant: named by its URL, by the directory of an engine, or by itself."""
+    """The database file, given by its URL, by a data directory, or by its path."""
     from counterfoil.settings import Settings
 
     url = "sqlite:///"
@@ -123,7 +123,7 @@ def _check_target(text: str) -> None:
 
 
 def _receipt_secret(path: Path, data: Path | None, settings: Settings) -> str | None:
-    """The secret that signed the receipts that are out; None: it is in the settings, and nowhere else."""
+    """The secret that signed the outstanding receipts; None: it is only in the settings."""
     from counterfoil.store.maintenance.copying import kept_secret
 
     directories = [data] if data is not None else [path.parent]
@@ -132,7 +132,7 @@ def _receipt_secret(path: Path, data: Path | None, settings: Settings) -> str | 
     secret = kept_secret(directories)
     if secret is None and not settings.receipt_secret_list:
         raise CommandFailed(
-            f"there is no receipt.secret in {directories[0]}, so receipts that are out would become invalid: name its "
+            f"there is no receipt.secret in {directories[0]}, so outstanding receipts would become invalid: name its "
             "directory with --data, or the engine's settings, if they have receipt_secrets, with --config"
         )
     return secret
@@ -146,8 +146,8 @@ def _tell(copied: dict[str, Fingerprint], *, configured: bool) -> None:
     if configured:
         click.echo("receipts stay valid if the new nodes have the same receipt_secrets in their settings")
     else:
-        click.echo("the receipt secret went with them: receipts that are out stay valid")
-    click.echo("serve the new database only: an engine that starts on the old one again knows nothing of the new one")
+        click.echo("the receipt secret was copied too: outstanding receipts stay valid")
+    click.echo("serve only the new database from now on: an engine on the old one does not see changes in the new one")
 
 
 # ---------------------------------------------------------------------------------------------------- progress
@@ -155,7 +155,7 @@ def _tell(copied: dict[str, Fingerprint], *, configured: bool) -> None:
 
 @contextmanager
 def _progress(steps: int) -> Iterator[Watch]:
-    """A bar on a terminal, a line for every table anywhere else."""
+    """A progress bar on a terminal, otherwise one line per table."""
     console = stdout_console()
     if not console.is_terminal:
         yield _Lines()

@@ -1,7 +1,8 @@
-"""``counterfoil work``: work items over all flows, for people who look after them."""
+"""``counterfoil work``: list and redrive work items of all flows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -13,12 +14,12 @@ from counterfoil.cli.times import since_time
 
 WORK_STATUSES = ["pending", "held", "active", "not_completed", "succeeded", "failed", "cancelled"]
 UNREPORTED = "gated_not_completed"
-"""No state of its own: what agents were let run and have not reported, unless a claim of it lives."""
+"""A filter, not a state: allowed steps of agents without a report and without a live claim."""
 
 
-@click.group(short_help="See what is waiting, and redrive what failed.")
+@click.group(short_help="List and redrive work items.")
 def work() -> None:
-    """See what is waiting, for what, and since when; redrive what failed."""
+    """List and show work items of all flows; redrive failed ones."""
 
 
 @work.command("list")
@@ -26,8 +27,8 @@ def work() -> None:
 @click.option("--step", "step_id", help="Only work of this step.")
 @click.option("--overdue", is_flag=True, help="Only work past its deadline or its next attempt.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Go on where the last page ended.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--cursor", help="Continue after the previous page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def list_work(
     connection: EngineConnection,
@@ -58,14 +59,14 @@ def list_work(
         for item in page["work"]
     ]
     columns = ("WORK", "STEP", "STATUS", "ATTEMPT", "WAITS FOR", "CREATED", "FLOW")
-    print_table(columns, rows, empty="no work item fits")
+    print_table(columns, rows, empty="no matching work item")
     if page["next_cursor"]:
         click.echo(f"more: --cursor {page['next_cursor']}", err=True)
 
 
 @work.command()
 @click.argument("work_id")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
     """Show a work item with its attempts."""
@@ -73,16 +74,18 @@ def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
     if as_json:
         print_json(item)
         return
+    unmeasured = item.copy()
+    unmeasured["progress"] = None  # shown on a line of its own
     print_facts(
         [
             ("work", item["work_id"]),
             ("flow", item.get("flow_id")),
             ("step", item.get("step_id")),
             ("redrive of", item.get("redrive_of")),
-            ("undoes", item.get("undoes")),
+            ("compensates", item.get("undoes")),
             ("status", status_text(item["status"])),
             ("attempt", str(item["attempt"])),
-            ("waits for", waits_for({**item, "progress": None}) or None),
+            ("waits for", waits_for(unmeasured) or None),
             ("approval", item["hold"] if item["status"] == "held" else None),
             ("progress", None if item["progress"] is None else f"{item['progress']:.0%} {item.get('message') or ''}"),
             ("created", when(item.get("created_at"))),
@@ -97,18 +100,21 @@ def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
 
 
 @work.command(
-    short_help="Redrive failed work: one item, or all that fits.",
+    short_help="Redrive failed work: one item, or all that match a filter.",
     epilog="Example: counterfoil work redrive --step charge --error RETRIES_EXHAUSTED --since 2h --dry-run",
 )
 @click.argument("work_id", required=False)
-@click.option("--step", "step_id", help="All failed work of this step.")
-@click.option("--error", "error_code", help="All that failed with this code.")
-@click.option("--since", help="All that failed since a time (2026-11-16T12:00:00Z) or for so long (15m, 2h, 1d).")
-@click.option("--until", help="All that failed until a time, or until so long ago.")
-@click.option("--label", metavar="NAME=VALUE", help="All failed work of flows with this label.")
-@click.option("--limit", type=click.IntRange(1, 10_000), help="How many items at most (1000).")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be redriven.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--step", "step_id", help="Only failed work of this step.")
+@click.option("--error", "error_code", help="Only work that failed with this error code.")
+@click.option(
+    "--since",
+    help="Only work that failed since this time (2026-11-16T12:00:00Z), or within this duration (15m, 2h, 1d).",
+)
+@click.option("--until", help="Only work that failed before this time, or longer ago than this (2h).")
+@click.option("--label", metavar="NAME=VALUE", help="Only failed work of flows with this label.")
+@click.option("--limit", type=click.IntRange(1, 10_000), help="Maximum number of items (default: 1000).")
+@click.option("--dry-run", is_flag=True, help="Show what would be redriven, and redrive nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def redrive(
     connection: EngineConnection,
@@ -122,9 +128,9 @@ def redrive(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Put a new work item in the place of WORK_ID, or of all failed work that fits the options.
+    """Replace WORK_ID, or all failed work that matches the options, by new work items.
 
-    The flows go on from there, and keep what has completed.
+    Their flows continue from there; completed steps are kept.
     """
     wanted = {"step_id": step_id, "error_code": error_code, "since": since_time(since), "until": since_time(until)}
     filters = {name: value for name, value in wanted.items() if value is not None}
@@ -141,7 +147,7 @@ def redrive(
     if as_json:
         print_json(document)
         return
-    done = "would be redriven" if dry_run else f"fit, {document['redriven']} redriven"
+    done = "would be redriven" if dry_run else f"matched, {document['redriven']} redriven"
     click.echo(f"{document['matched']} failed work items {done}, in {len(document['flows'])} flows")
 
 
@@ -150,10 +156,10 @@ def _redrive_one(connection: EngineConnection, work_id: str, as_json: bool) -> N
     if as_json:
         print_json(document)
     else:
-        click.echo(f"work item {document['work_id']} is in the place of {work_id}")
+        click.echo(f"work item {document['work_id']} replaces {work_id}")
 
 
-def _attempt(attempt: dict[str, Any]) -> list[str]:
+def _attempt(attempt: Mapping[str, Any]) -> list[str]:
     times = [str(attempt.get(name) or "")[11:23] for name in ("sent_at", "acknowledged_at", "ended_at")]
     error = attempt.get("error")
     return [

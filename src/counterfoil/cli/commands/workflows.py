@@ -1,4 +1,4 @@
-"""``counterfoil workflow``: what agents run, and how far each of their steps is."""
+"""``counterfoil workflow``: the workflows of agents and the states of their steps."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ STATUSES = ["in_progress", "completed", "failed", "aborted"]
 
 @click.group()
 def workflow() -> None:
-    """See the workflows of agents, and what became of their steps."""
+    """List and show the workflows of agents and their steps."""
 
 
 @workflow.command("list")
 @click.option("--status", type=click.Choice(STATUSES))
-@click.option("--source", help="Only those of this source, such as langgraph.")
-@click.option("--trace", "trace_id", help="Only those of this trace.")
-@click.option("-l", "--label", metavar="NAME=VALUE", help="Only those with this label.")
+@click.option("--source", help="Only workflows of this source, such as langgraph.")
+@click.option("--trace", "trace_id", help="Only workflows of this trace.")
+@click.option("-l", "--label", metavar="NAME=VALUE", help="Only workflows with this label.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Go on where the last page ended.")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--cursor", help="Continue after the previous page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def list_workflows(
     connection: EngineConnection,
@@ -71,17 +71,17 @@ def list_workflows(
         )
         for item in page["workflows"]
     ]
-    print_table(("WORKFLOW", "NAME", "STATUS", "STARTED", "BY", "ERROR"), rows, empty="no workflow fits")
+    print_table(("WORKFLOW", "NAME", "STATUS", "STARTED", "BY", "ERROR"), rows, empty="no matching workflow")
     if page["next_cursor"]:
         click.echo(f"more: --cursor {page['next_cursor']}", err=True)
 
 
 @workflow.command()
 @click.argument("workflow_id")
-@click.option("--json", "as_json", is_flag=True, help="The engine's JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
 @connected
 def show(connection: EngineConnection, workflow_id: str, as_json: bool) -> None:
-    """Show a workflow with its steps, in the order in which they were asked for."""
+    """Show a workflow with its steps, in the order of their first gate calls."""
     item = connection.call(lambda client: client.get_workflow(workflow_id))
     if as_json:
         print_json(item)
@@ -105,7 +105,7 @@ def show(connection: EngineConnection, workflow_id: str, as_json: bool) -> None:
     if is_narrow():
         columns = ["STEP", "STATE", "CALLS", "NOTE"]
     rows = [[cells[name] for name in columns] for cells in map(_cells, item["steps"])]
-    print_table(columns, rows, empty="no step was asked for yet")
+    print_table(columns, rows, empty="no gate call yet")
 
 
 def _cells(step: WorkflowStep) -> dict[str, str | Text]:
@@ -121,7 +121,7 @@ def _cells(step: WorkflowStep) -> dict[str, str | Text]:
 
 
 def _state(step: WorkflowStep) -> str:
-    """A step's state in one word that its agent would use."""
+    """A step's state as an agent sees it."""
     status = step["work_status"]
     if status == "succeeded":
         return "completed"
@@ -136,7 +136,7 @@ def _note(step: WorkflowStep) -> str:
     if step["work_status"] == "held":
         return f"approval {step['approval_id']}: {step['reason'] or ''}".rstrip(": ")
     if step["claim"] is not None:
-        return f"claimed by {step['claim']['holder']}, lapses {when(step['claim']['lease_expires_at'])}"
+        return f"claimed by {step['claim']['holder']}, expires {when(step['claim']['lease_expires_at'])}"
     if step["work_status"] == "succeeded":
         return when(step["completed_at"])
     return error_text(step["error"])

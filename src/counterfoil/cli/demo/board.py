@@ -1,4 +1,4 @@
-"""What the demo knows from the engine's event stream, and how it looks while it runs."""
+"""The live display of the demo, built from the engine's event stream."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Row:
 
 
 class Board:
-    """The sum of all events seen so far, by step. It only ever learns by ``see``."""
+    """The totals of all events so far, by step. Only ``see`` changes it."""
 
     def __init__(self, scenarios: Sequence[Scenario], flows: int) -> None:
         self.scenarios = scenarios
@@ -61,7 +61,7 @@ class Board:
         self.latest: deque[Event] = deque(maxlen=SHOWN_EVENTS)
 
     def see(self, event: Event) -> None:
-        """Take in one event of a flow of this demo."""
+        """Count one event of a flow of this demo."""
         kind, work_id = event["type"], event["work_id"]
         if kind in TOLD_EVENTS:
             self.latest.append(event)
@@ -88,7 +88,7 @@ class Board:
         return sum(row.attempts for row in self.rows.values())
 
     def progress_line(self, elapsed: float, refused: Counter[str]) -> str:
-        """The whole board in one line, for where there is no terminal."""
+        """The totals in one line, for output without a terminal."""
         started = sum(row.flows for row in self.rows.values())
         return (
             f"{elapsed:5.1f} s  {started} of {self.flows} flows started, {len(self.ended)} ended, "
@@ -117,7 +117,7 @@ class Board:
 
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
         table.add_column("step", style="bold", no_wrap=True)
-        table.add_column("what its worker does", style="dim", no_wrap=True)
+        table.add_column("worker behaviour", style="dim", no_wrap=True)
         for name in ("flows", "active", "retry", "ok", "failed", "attempts", "refused"):
             table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
         table.add_column("last event", no_wrap=True, min_width=13)

@@ -1,7 +1,7 @@
-"""``counterfoil demo``: an engine, a worker with every bad habit, some dozens of flows, and the proof at the end.
+"""``counterfoil demo``: an engine, a misbehaving worker, some dozens of flows, and a summary of the results.
 
-Everything goes over real HTTP: the engine calls the worker, the worker posts to the webhook, and what is shown
-comes from the engine's event stream and API.
+Everything uses real HTTP: the engine calls the worker, the worker posts to the webhook, and the display and the
+summary come from the engine's event stream and API.
 """
 
 from __future__ import annotations
@@ -39,16 +39,20 @@ PLAIN_WIDTH = 120
 T = TypeVar("T")
 
 
-@click.command(short_help="Watch an engine and a troublesome worker at work.")
-@click.option("--once", is_flag=True, help="End after the summary; exit code 1 if any flow did not end as it should.")
-@click.option("--flows", type=click.IntRange(1, 5000), default=40, show_default=True, help="How many flows to start.")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Port of the engine (default: 8080, or else a free one).")
-@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Keep the data here.")
+@click.command(short_help="Run an engine with a misbehaving worker.")
+@click.option("--once", is_flag=True, help="Exit after the summary; exit code 1 if any flow did not end as expected.")
+@click.option("--flows", type=click.IntRange(1, 5000), default=40, show_default=True, help="Number of flows to start.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    help="Port of the engine (default: 8080, or a free port if 8080 is taken).",
+)
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Data directory (default: temporary).")
 def demo(once: bool, flows: int, port: int | None, data: Path | None) -> None:
-    """Watch async steps being dispatched, failing, retried and completed, and duplicates being refused.
+    """Run a demonstration: steps are dispatched, fail, are retried and completed, and duplicates are refused.
 
-    Starts an engine on SQLite and a worker with every bad habit, runs some dozens of flows through them, and shows
-    what was expected against what happened. Then it keeps serving until Ctrl-C.
+    Starts an engine on SQLite and a misbehaving worker, runs some dozens of flows, and compares the expected with
+    the actual results. Then it keeps serving until Ctrl-C.
     """
     from counterfoil.app import StartFailure, run
     from counterfoil.client import ClientError
@@ -97,7 +101,7 @@ async def _demo(settings: Settings, flows: int, *, once: bool) -> int:
         play = Play(client, worker, SCENARIOS, flows)
         summary = await _unless(stop, play.run(console, settings))
         if summary is None:
-            console.print("stopped before the end")
+            console.print("stopped before all flows had ended")
             return 130
         summary.show(console)
         if not once:
@@ -109,7 +113,7 @@ async def _demo(settings: Settings, flows: int, *, once: bool) -> int:
 
 @dataclass(slots=True)
 class Play:
-    """One run: starts the flows, follows them, and compares the end with what was expected."""
+    """One run: starts the flows, follows them, and compares the actual with the expected results."""
 
     client: Client
     worker: DemoWorker
@@ -128,7 +132,7 @@ class Play:
         return self.scenarios[(number - 1) % len(self.scenarios)]
 
     async def run(self, console: Console, settings: Settings) -> Summary:
-        """Play it through; what the board shows comes from the event stream, the summary from the API."""
+        """Run all flows; the board is fed by the event stream, the summary by the API."""
         from counterfoil.cli.demo.board import Board
 
         for scenario in self.scenarios:
@@ -145,7 +149,7 @@ class Play:
         return await self._sum_up(loop.time() - begin, settings)
 
     async def _play(self, board: Board) -> None:
-        """Until every flow has ended, or for so long that the summary will show which have not."""
+        """Run until every flow has ended or the time limit is reached; the summary shows flows that have not ended."""
         from counterfoil.client import ClientError
 
         try:
@@ -175,7 +179,7 @@ class Play:
                     return
 
     async def _display(self, console: Console, board: Board, begin: float) -> None:
-        """A live table on a terminal, a line every second anywhere else; until cancelled."""
+        """A live table on a terminal, otherwise one line per second; runs until cancelled."""
         from rich.live import Live
 
         loop, refused = asyncio.get_running_loop(), self.worker.refused
@@ -215,7 +219,7 @@ def _console() -> Console:
 
 @contextmanager
 def _stop_signals() -> Iterator[asyncio.Event]:
-    """An event that SIGINT and SIGTERM set, so that everything is left in order."""
+    """An event that SIGINT and SIGTERM set, for a graceful stop."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
@@ -228,7 +232,7 @@ def _stop_signals() -> Iterator[asyncio.Event]:
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """The work's result, or None when the stop came first."""
+    """The result of the work, or None if the stop came first."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -242,7 +246,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
 def _say_goodbye(console: Console, url: str, flow_id: str) -> None:
     body = '{"goals": ["flaky"], "init": {"number": 7}}'
     address = "" if url == DEFAULT_URL else f" --url {url}"
-    console.print(f"\nstill serving at [cyan]{url}[/cyan], try these (Ctrl-C to stop):\n")
+    console.print(f"\nstill serving at [cyan]{url}[/cyan] (Ctrl-C to stop); try:\n")
     for line in (
         f"curl -s {url}/api/v1/flows/{flow_id}",
         f"curl -s {url}/api/v1/flows -H 'Content-Type: application/json' \\",

@@ -1,4 +1,4 @@
-"""The demo's steps: what each one's worker does wrong, and how its flows must end all the same."""
+"""The steps of the demo: how the worker of each misbehaves, and how its flows must end."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("steady", "answers a moment later"),
-    Scenario("flaky", "503 at first, sometimes twice", retried=True),
-    Scenario("gives-back", "hands it back, then does it", retried=True),
+    Scenario("steady", "completes after a short delay"),
+    Scenario("flaky", "503 once or twice, then completes", retried=True),
+    Scenario("gives-back", "not_completed, then completes", retried=True),
     Scenario("slow", "heartbeats past its deadline", work={"deadline_ms": SLOW_DEADLINE_MS}),
-    Scenario("twice", "repeats, even contradicts"),
-    Scenario("early", "posts before it answers 200"),
-    Scenario("sync", "answers in the response", kind="sync"),
-    Scenario("hopeless", "fails for good, as intended", expected="failed"),
-    Scenario("silent", "no callback the first time", retried=True, work={"deadline_ms": 1_200}),
+    Scenario("twice", "duplicate and conflicting results"),
+    Scenario("early", "reports before it returns 200"),
+    Scenario("sync", "completes in the response", kind="sync"),
+    Scenario("hopeless", "fails permanently, as intended", expected="failed"),
+    Scenario("silent", "no callback on first attempt", retried=True, work={"deadline_ms": 1_200}),
 )
 
 
 def answer_of(number: int) -> dict[str, Any]:
-    """The one right result of a flow: what its outputs must be in the end."""
+    """The correct outputs of a flow."""
     return {"answer": number * number}

@@ -1,4 +1,4 @@
-"""How the demo ended: what was expected of each step against what the engine's API says, and the verdict."""
+"""Summary of the demo: expected and actual results of each step, and the verdict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Tally:
-    """One step's flows in the end."""
+    """The results of one step's flows."""
 
     scenario: Scenario
     flows: int = 0
@@ -28,7 +28,7 @@ class Tally:
     statuses: Counter[str] = field(default_factory=Counter)
 
     def add(self, flow: Flow, number: int) -> None:
-        """Count a flow; its outputs must be the one right answer, whatever else was posted."""
+        """Count a flow; its outputs must be the correct ones, regardless of duplicate results."""
         work = [item for run in flow["steps"].values() for item in run["work"]]
         attempts = sum(item["attempt"] for item in work)
         outputs = answer_of(number) if self.scenario.expected == "completed" else {}
@@ -47,7 +47,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Summary:
-    """The whole demo in the end; ``good`` is its exit code."""
+    """The results of the whole demo; ``good`` decides its exit code."""
 
     tallies: Sequence[Tally]
     seconds: float
@@ -60,7 +60,7 @@ class Summary:
         return all(tally.good for tally in self.tallies) and not self.taken_twice and not self.findings
 
     def show(self, console: Console) -> None:
-        console.print("[bold]Counterfoil demo[/bold]: what was expected, and what happened\n")
+        console.print("[bold]Counterfoil demo[/bold]: expected and actual results\n")
         console.print(self._table())
         console.print()
         for good, line in self._verdicts():
@@ -72,7 +72,7 @@ class Summary:
         table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
         table.add_column("", no_wrap=True)
         table.add_column("step", style="bold", no_wrap=True)
-        table.add_column("what its worker does", style="dim", no_wrap=True)
+        table.add_column("worker behaviour", style="dim", no_wrap=True)
         table.add_column("expected", no_wrap=True)
         table.add_column("actual", no_wrap=True)
         for name in ("attempts", "retries", "refused"):
@@ -101,13 +101,13 @@ class Summary:
         retries = sum(tally.retries for tally in self.tallies)
         duplicates = self.refused.total()
         verdicts = [
-            (right == flows, f"{right} of {flows} flows ended as they should, in {self.seconds:.1f} s"),
+            (right == flows, f"{right} of {flows} flows ended as expected, in {self.seconds:.1f} s"),
             (True, f"{attempts} attempts, {retries} of them retries"),
         ]
         if self.taken_twice:
             verdicts.append((False, f"{self.taken_twice} second results were accepted"))
         else:
-            verdicts.append((True, f"{duplicates} duplicate or contradicting results refused, none changed an outcome"))
+            verdicts.append((True, f"{duplicates} duplicate or conflicting results refused, none changed an outcome"))
         verdicts.extend((False, f"doctor: {finding}") for finding in self.findings)
         if not self.findings:
             verdicts.append((True, "doctor: the live database is clean, every invariant holds"))

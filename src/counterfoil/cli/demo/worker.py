@@ -1,7 +1,7 @@
-"""The demo's worker: one HTTP server with an endpoint for each way in which workers behave.
+"""The worker of the demo: one HTTP server with an endpoint for each behaviour.
 
-The well-behaved steps use the worker kit's ``Worker``. The others take the dispatch by hand, because they must do
-what the kit would never do: refuse, forget, repeat and contradict.
+Well-behaved steps use ``Worker`` of the client library. The others handle the dispatch themselves, because the library
+never does what they do: refuse, forget, and send duplicate or conflicting results.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Deed = Callable[[Receipt, Reporter], Awaitable[web.Response | None]]
 class DemoWorker:
     """Serves on a free loopback port while its block runs.
 
-    ``refused`` counts the second results that the engine refused, by step; ``taken_twice`` those that it
-    should have refused and did not.
+    ``refused`` counts the duplicate results that the engine refused, by step; ``taken_twice`` those that it
+    wrongly accepted.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class DemoWorker:
             await self._session.close()
 
     async def idle(self) -> None:
-        """Wait until everything that was put off is done, so that every repeat has been posted."""
+        """Wait for all deferred reports, so that every duplicate has been sent."""
         while self._afterwards:
             await asyncio.wait(self._afterwards)
 
@@ -87,7 +87,7 @@ class DemoWorker:
         return handle
 
     def _later(self, seconds: float, deed: Callable[[], Awaitable[object]]) -> None:
-        """Do something after the endpoint has answered, as a worker behind a queue would."""
+        """Act after the endpoint has returned, as a worker behind a queue would."""
 
         async def do() -> None:
             await asyncio.sleep(seconds)
@@ -111,7 +111,7 @@ class DemoWorker:
             self._later(0.1, lambda: reporter.succeed(answer_of(_number(receipt))))
 
     async def _twice(self, receipt: Receipt, reporter: Reporter) -> None:
-        """The result, the same again, and from every other flow a third one that says something else."""
+        """The result, a duplicate, and for every second flow a conflicting result."""
 
         async def post() -> None:
             await reporter.succeed(answer_of(_number(receipt)))

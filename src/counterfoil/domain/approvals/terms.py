@@ -15,7 +15,7 @@ Severity = Literal["low", "medium", "high", "critical"]
 
 def _duration(given: Any) -> Any:
     if isinstance(given, bool) or not isinstance(given, str | int):
-        raise ValueError("must be a text such as 24h, or milliseconds")  # noqa: TRY004 (pydantic makes an error of it)
+        raise ValueError("must be a string such as 24h, or milliseconds")  # noqa: TRY004 (pydantic makes an error of it)
     parse_duration(given)
     return given
 

@@ -117,16 +117,16 @@ class _Reader:
         """Matching is linear, but the library compiles a pattern anew each time, and that can take 300 milliseconds."""
         constant = _message(_bytes(node, 3))
         if 6 not in constant:
-            raise ValueError("matches() needs a pattern that is written out")
+            raise ValueError("the pattern of matches() must be a literal")
         pattern = _text(constant, 6)
         if r"\p" in pattern.lower():
-            raise ValueError(r"matches() takes no classes of Unicode (\p)")
+            raise ValueError(r"matches() does not support Unicode classes (\p)")
         if inside:
             self._repeated_patterns += 1
             if "{" in pattern or len(pattern) > _MAX_REPEATED_PATTERN or self._repeated_patterns > 1:
                 raise ValueError(
-                    "inside all(), exists() or filter() there may be one matches(), with a pattern of "
-                    f"{_MAX_REPEATED_PATTERN} characters at most and without counts ({{}})"
+                    "inside all(), exists() or filter(), only one matches() is allowed, with a pattern of at most "
+                    f"{_MAX_REPEATED_PATTERN} characters and without counted repetition ({{}})"
                 )
 
     def _literal(self, node: _Fields, *, repeated: bool, inside: bool) -> None:
@@ -134,13 +134,13 @@ class _Reader:
         for part in _parts(node):
             # Lists of variables, iterated over in turn, would let values double with every level.
             if inside and not _constant(part):
-                raise ValueError("a list or map inside all(), exists() or filter() may hold constants only")
+                raise ValueError("a list or map inside all(), exists() or filter() may contain only constants")
             self.visit(part, repeated=repeated, inside=inside)
 
     def _macro(self, macro: _Fields, *, repeated: bool, inside: bool) -> None:
         variable, result = _text(macro, 1), _text(macro, 3)
         if variable in self._variables:
-            raise ValueError(f"{variable} has a meaning already: give the variable of the macro another name")
+            raise ValueError(f"{variable} is already defined: rename the variable of the macro")
         self.visit(_message(_bytes(macro, 2)), repeated=repeated, inside=inside)
         builds = 7 in _message(_bytes(macro, 4))
         step = _message(_bytes(macro, 6))
@@ -173,7 +173,7 @@ def _bodies(step: _Fields, variable: str, result: str) -> Iterator[_Fields]:
         if _text(call, 2) == "_+_" and 7 in operand:
             elements = [_message(part) for part in _all(_message(_bytes(operand, 7)), 1)]
             if any(4 not in e or _text(_message(_bytes(e, 4)), 1) != variable for e in elements):
-                raise ValueError("map() is not available: ask with all(), exists() or filter()")
+                raise ValueError("map() is not available: use all(), exists() or filter()")
         elif _text(call, 2) == "_?_:_" and 6 in operand and operand is operands[1]:
             yield from _bodies(operand, variable, result)
         elif not (4 in operand and _text(_message(_bytes(operand, 4)), 1) == result):

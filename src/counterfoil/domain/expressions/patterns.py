@@ -27,13 +27,13 @@ def compile_regex(pattern: str) -> Callable[[str], bool]:
     import jsonschema_rs as library  # noqa: PLC0415 - 15 MB that most processes never need
 
     if len(pattern) > MAX_PATTERN:
-        raise ValueError(f"must have {MAX_PATTERN} characters at most")
+        raise ValueError(f"must have at most {MAX_PATTERN} characters")
     options = library.RegexOptions(size_limit=_COMPILED_BYTES, dfa_size_limit=_COMPILED_BYTES)
     try:
         is_valid = library.validator_for({"pattern": pattern}, offline=True, pattern_options=options).is_valid
     except (library.ValidationError, ValueError):
         raise ValueError(
-            "is no regular expression that can be matched in linear time: it is malformed or too large, or it has "
+            "is not a regular expression that can be matched in linear time: it is malformed or too large, or it has "
             "backreferences or lookaround"
         ) from None
 
@@ -43,7 +43,7 @@ def compile_regex(pattern: str) -> Callable[[str], bool]:
         try:
             return is_valid(text)
         except ValueError:
-            raise ValueError("has half a character (a surrogate)") from None
+            raise ValueError("contains an unpaired surrogate") from None
 
     return found
 

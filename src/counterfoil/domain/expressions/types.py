@@ -72,9 +72,9 @@ class Compiled(NamedTuple):
 def compile_expression(text: str, scope: Scope) -> Compiled:
     """Check and compile a question: an expression over the variables that gives true or false."""
     if len(text) > MAX_TEXT:
-        raise ValueError(f"must have {MAX_TEXT} characters at most")
+        raise ValueError(f"must have at most {MAX_TEXT} characters")
     if "\0" in text or not encodable(text):
-        raise ValueError("must hold no NUL characters and no halves of characters (surrogates)")
+        raise ValueError("must not contain NUL characters or unpaired surrogates")
     environment = _environment(frozenset((name, variable.type == "object") for name, variable in scope.items()))
     expression = _compiled(text, environment)
     tree = read(expression.serialize(), scope)
@@ -82,7 +82,7 @@ def compile_expression(text: str, scope: Scope) -> Compiled:
     if any(variable.members is not None or variable.type != "object" for variable in scope.values()):
         _check_types(text, tree, scope)
     if expression.return_type().name() not in ("BOOL", "DYN"):
-        raise ValueError(f"must give true or false, not {expression.return_type().name().lower()}")
+        raise ValueError(f"must evaluate to true or false, not {expression.return_type().name().lower()}")
     return Compiled(expression, tree, environment)
 
 
@@ -121,10 +121,10 @@ def _compiled(text: str, environment: cel.Env) -> cel.Expression:
 def _complaint(message: str) -> str:
     """What the compiler has to say, in one line and without its way of pointing."""
     if "recursion" in message:
-        return "is nested too deeply: 32 levels are allowed, and each further + or - in a row is one"
+        return "is nested too deeply: 32 levels are allowed, and each chained + or - adds one"
     placed = _PLACED.search(message)
     if placed is None:
-        return "is no valid CEL expression"
+        return "is not a valid CEL expression"
     line, column, reason = placed.groups()
     reason = reason.removesuffix(" [INVALID_ARGUMENT]").replace(" (in container '')", "").split(" expecting {")[0]
     for name, friendly in _FRIENDLY_TYPES.items():
@@ -141,9 +141,9 @@ def _check_names(tree: Tree, scope: Scope) -> None:
         if unknown:
             raise ValueError(f"{variable.lacks} {', '.join(unknown)}")
         if variable.fixed and any(use.tested for use in uses):
-            raise ValueError(f"has() is of no use for what {name} has: it is always there, compare it with null")
+            raise ValueError(f"has() cannot be used on {name}: its fields are always present, compare them with null")
         if variable.fixed and any(use.name is None for use in uses):
-            raise ValueError(f"{name} as a whole is no value: it has {', '.join(variable.members)}")
+            raise ValueError(f"{name} cannot be used as a value: use one of its fields {', '.join(variable.members)}")
 
 
 def _check_types(text: str, tree: Tree, scope: Scope) -> None:
@@ -232,4 +232,4 @@ def _type_problem(text: str, kinds: Mapping[str, str], wholes: set[str]) -> str 
     except ValueError as problem:
         return str(problem)
     kind = expression.return_type().name().lower().removesuffix("_wrapper")
-    return None if kind in ("bool", "dyn") else f"must give true or false, not {kind}"
+    return None if kind in ("bool", "dyn") else f"must evaluate to true or false, not {kind}"

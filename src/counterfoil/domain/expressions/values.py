@@ -47,7 +47,7 @@ def answer(compiled: Compiled, text: str, activation: cel.Activation) -> bool:
     if kind == "ERROR":
         raise ExpressionFailed(_explain(str(result), text))
     if not isinstance(result, bool):
-        raise ExpressionFailed(f"gave a value of type {kind.lower()}, not true or false")
+        raise ExpressionFailed(f"evaluated to a value of type {kind.lower()}, not true or false")
     return result
 
 
@@ -60,7 +60,7 @@ def bound_work(tree: Tree, extents: Iterable[Extent]) -> None:
     iterations = min(_MAX_ITERATIONS, tree.macros * max(longest, tree.literals) ** tree.nesting)
     size = weight + tree.literals
     if size * (1 + tree.work_once + iterations * tree.work_repeated) > MAX_WORK:
-        raise ExpressionFailed("the inputs are too large for what is done with them")
+        raise ExpressionFailed("the inputs are too large for this expression")
 
 
 def look_over(data: Any) -> Extent:
@@ -79,15 +79,15 @@ def look_over(data: Any) -> Extent:
                 below.extend(value)
                 below.extend(value.values())
                 if not all(isinstance(key, str) for key in value):
-                    raise ExpressionFailed("an object has a key that is no text")
+                    raise ExpressionFailed("an object has a key that is not a string")
             elif isinstance(value, list):
                 longest = max(longest, len(value))
                 below.extend(value)
             elif isinstance(value, int):
                 if not -(2**63) <= value < 2**64:
-                    raise ExpressionFailed("a whole number has more than 64 bits: give it as text")
+                    raise ExpressionFailed("an integer has more than 64 bits: pass it as a string")
             elif value is not None and not isinstance(value, float):
-                raise ExpressionFailed(f"a value is no JSON: {type(value).__name__}")
+                raise ExpressionFailed(f"a value is not JSON: {type(value).__name__}")
         if elements + len(below) > MAX_WORK:
             raise ExpressionFailed("the inputs are too large")
         if not below:
@@ -99,23 +99,23 @@ def look_over(data: Any) -> Extent:
 def _look_over_text(value: str) -> None:
     # The library takes text up to its first NUL: "admin\0x" would be "admin".
     if "\0" in value:
-        raise ExpressionFailed("a text has a NUL character")
+        raise ExpressionFailed("a text contains a NUL character")
     if not encodable(value):
-        raise ExpressionFailed("a text has half a character (a surrogate)")
+        raise ExpressionFailed("a text contains an unpaired surrogate")
 
 
 _REASONS = (
-    ("Iteration budget", f"it looks at more than {_MAX_ITERATIONS} elements"),
+    ("Iteration budget", f"it iterates over more than {_MAX_ITERATIONS} elements"),
     ("divide by zero", "it divides by zero"),
     ("modulus by zero", "it divides by zero"),
     ("overflow", "a number or time is out of range"),
     ("out of range", "a number or time is out of range"),
     ("out of int64 range", "a number or time is out of range"),
-    ("Index error", "a list has no element at the given place"),
+    ("Index error", "a list index is out of range"),
     ("regular expression", "a regular expression is not valid, or too large"),
     ("imezone", "a time zone is unknown"),
-    ("imestamp", "a text is no timestamp such as 2026-01-31T12:00:00Z"),
-    ("uration", "a text is no duration such as 90s"),
+    ("imestamp", "a string is not a timestamp such as 2026-01-31T12:00:00Z"),
+    ("uration", "a string is not a duration such as 90s"),
     ("convert", "a value cannot be converted"),
     ("conversion", "a value cannot be converted"),
 )
@@ -128,7 +128,7 @@ def _explain(message: str, text: str) -> str:
     """The library's message in our words: its own may contain values, and those may be secrets."""
     overload = _NO_OVERLOAD.search(message)
     if overload:
-        return f"a value is not of the type that is needed: {overload[1]}"
+        return f"a value has the wrong type for: {overload[1]}"
     missing = _NO_KEY.search(message)
     if missing:  # a key that is part of the text is no secret
         named = missing[1] and missing[1] in text

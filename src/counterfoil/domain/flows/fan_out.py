@@ -19,7 +19,7 @@ def count_items(definition: StepDefinition, arguments: Mapping[str, Any], most: 
     names = definition.fanned_out
     for name in names:
         if not isinstance(arguments[name], list):
-            raise FanOutError(f"{name} is no array")
+            raise FanOutError(f"{name} is not an array")
     lengths = {name: len(arguments[name]) for name in names}
     if definition.fan_out.mode == "product":
         count = math.prod(lengths.values())
@@ -27,10 +27,10 @@ def count_items(definition: StepDefinition, arguments: Mapping[str, Any], most: 
         count = max(lengths.values())
         if count != min(lengths.values()):
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-            raise FanOutError(f"arrays that are zipped must be of the same length: {told}")
+            raise FanOutError(f"zipped arrays must have the same length: {told}")
     limit = min(most, definition.fan_out.max_items)
     if count > limit:
-        raise FanOutError(f"{count} items are more than the {limit} that are allowed")
+        raise FanOutError(f"{count} items exceed the limit of {limit}")
     return count
 
 

@@ -67,7 +67,7 @@ def check_inputs(register: Register, plan: Plan, init: dict[str, Any], most_item
     wrong = list(_wrong_inputs(register, plan, init, most_items, inspection))
     inspection.close()
     if wrong:
-        raise InvalidInput("a value is not what a step takes", errors=wrong)
+        raise InvalidInput("a value is not what a step accepts", errors=wrong)
 
 
 def _wrong_inputs(

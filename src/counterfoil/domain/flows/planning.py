@@ -157,7 +157,7 @@ class _Planner:
     def _definition(self, step_id: str) -> StepDefinition:
         version = self._register.steps.get(step_id)
         if version is None:
-            raise UnknownStep("a step that another one waits for is not registered", step_id=step_id)
+            raise UnknownStep("a step in wait_for is not registered", step_id=step_id)
         return version.definition
 
     def _required(self, step_id: str) -> list[str]:
@@ -245,7 +245,7 @@ class _Planner:
             circle = sorted(in_circles(waiting))
             raise PlanCycle(f"these steps wait for each other: {', '.join(circle)}", steps=circle)
         names = ", ".join(f"{item['step_id']} needs {item['attribute']}" for item in missing)
-        raise UnreachableGoal(f"inputs are missing: {names}", missing=missing)
+        raise UnreachableGoal(f"missing inputs: {names}", missing=missing)
 
     # Whom to take -------------------------------------------------------------------------------------------------
 
@@ -375,7 +375,7 @@ class _Planner:
                     rivals = [third for third in self._others(other, name) if third != step_id]
                     why = f"it provides {name} for {other}"
                     return f"{why}, with priority {self._register.priority(step_id, name)}" if rivals else why
-        raise AssertionError(f"{step_id} is in the plan for nothing")
+        raise AssertionError(f"{step_id} is in the plan for no reason")
 
     def _excluded(self, order: list[str], inputs: dict[str, str]) -> dict[str, str]:
         """Whoever could provide a value that the plan takes, and does not."""
@@ -390,7 +390,7 @@ class _Planner:
         if source == INIT:
             return "is given by init"
         if step_id not in self._round:
-            return f"is provided by {source}: this one lacks inputs of its own"
+            return f"is provided by {source}: this step itself lacks inputs"
         mine, theirs = self._register.priority(step_id, name), self._register.priority(source, name)
         if mine < theirs:
             return f"is provided by {source}: priority {theirs} instead of {mine}"

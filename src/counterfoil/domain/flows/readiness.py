@@ -49,12 +49,12 @@ def readiness(view: FlowView, plan: Plan, step: StepRun, now: int) -> Situation:
     view.want_steps(step.flow_id, sources)
     states = {source: view.step_run(step.flow_id, source) for source in sources}
     situations = [
-        _enough(1, [states[source] for source in bringers], f"{name} will not come")
+        _enough(1, [states[source] for source in bringers], f"no value for {name} can be produced")
         for name, bringers in plan.requires.get(step.step_id, {}).items()
     ]
     wait = plan.waits.get(step.step_id)
     if wait is not None:
-        text = f"fewer than {wait['any']} of the steps that it waits for can complete"
+        text = f"fewer than {wait['any']} of the steps in wait_for can complete"
         situations.append(_enough(wait["any"], [states[source] for source in wait["of"]], text))
     for kind in (Blocked, Skipped, Waiting):
         for situation in situations:

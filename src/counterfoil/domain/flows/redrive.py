@@ -20,12 +20,14 @@ def redrive_flow(view: FlowView, flow_id: str, now: int) -> list[str]:
     """Let a failed flow go on; returns its new work items."""
     flow = view.flow(flow_id)
     if flow.plan == COOPERATIVE:
-        told = "an agent runs this workflow: there is nothing that the engine could do again"
+        told = "an agent runs this workflow; the engine cannot redrive it"
         raise FlowNotFailed(told, flow_id=flow_id, status=flow.status)
     if flow.status is not FlowStatus.FAILED:
-        raise FlowNotFailed(f"the flow is {flow.status}", flow_id=flow_id, status=flow.status)
+        raise FlowNotFailed(
+            f"only a failed flow can be redriven; this one is {flow.status}", flow_id=flow_id, status=flow.status
+        )
     if view.inputs(flow_id).options.get("pruned"):
-        raise FlowNotFailed("what the flow was started with is no longer kept", flow_id=flow_id, status=flow.status)
+        raise FlowNotFailed("the inputs of the flow have been pruned", flow_id=flow_id, status=flow.status)
     if flow.parent is not None:
         redrive_work(view, flow.parent["work_id"], now)
     else:
@@ -41,10 +43,13 @@ def redrive_work(view: FlowView, work_id: str, now: int) -> str:
     work = view.work(work_id)
     flow = view.flow(work.flow_id)
     if work.version == GATED:
-        raise WorkNotFailed("an agent runs this step: it asks the gate for another attempt", work_id=work_id)
+        raise WorkNotFailed("an agent runs this step; only that agent can begin another attempt", work_id=work_id)
     step = view.step_run(work.flow_id, work.step_id)
     if work.status is not WorkStatus.FAILED or work.undoes is not None or step.status is not StepStatus.FAILED:
-        raise WorkNotFailed(f"the work item is {work.status}, its step {step.status}", work_id=work_id)
+        raise WorkNotFailed(
+            f"only failed work can be redriven; this work item is {work.status}, its step {step.status}",
+            work_id=work_id,
+        )
     if flow.status is FlowStatus.ACTIVE:
         again = go_again(view, flow.flow_id, _behind(view, flow, step), now)
         settle(view, flow.flow_id, now, look_at=again)
@@ -53,7 +58,7 @@ def redrive_work(view: FlowView, work_id: str, now: int) -> str:
     for new in view.touched_work(work.flow_id):
         if new.redrive_of == work_id:
             return new.work_id
-    raise WorkNotFailed("another item has succeeded in its place", work_id=work_id)
+    raise WorkNotFailed("another work item has already succeeded in its place", work_id=work_id)
 
 
 def _behind(view: FlowView, flow: Flow, step: StepRun) -> list[StepRun]:

@@ -24,6 +24,7 @@ from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps.checks import Findings, Inspection
 from counterfoil.domain.steps.definitions import DEEPEST_FLOW
 from counterfoil.domain.work.decisions import cancel, fail, work_event
+from counterfoil.domain.work.dispatching import dispatch_at_once
 
 
 def start_step(view: FlowView, step: StepRun, now: int) -> list[str]:
@@ -179,7 +180,7 @@ def send(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str
     """Let a new item begin: by a dispatch if there is room, or as a flow of its own, which is then returned."""
     if version.definition.kind == "flow" and work.undoes is None:
         return _delegate(view, work, version, now)
-    view.dispatch_at_once(work, version, now)
+    dispatch_at_once(view, work, version, now)
     return []
 
 
@@ -195,13 +196,13 @@ def _delegate(view: FlowView, work: Work, version: StepVersion, now: int) -> lis
     view.record(work_event(work, EventType.WORK_DELEGATED, now, {"child_flow_id": work.work_id}))
     work = view.work(work.work_id)
     if depth > DEEPEST_FLOW:
-        message = f"flows lie in each other more than {DEEPEST_FLOW} deep"
+        message = f"sub-flows are nested more than {DEEPEST_FLOW} levels deep"
         view.record(fail(work, now, "FLOW_TOO_DEEP", message, "flow"))
         return []
     try:
         launch(view, _child(view, work, version, parent), now)
     except CounterfoilError as refusal:
-        view.record(fail(work, now, refusal.code, f"the flow inside cannot start: {refusal.message}", "flow"))
+        view.record(fail(work, now, refusal.code, f"the sub-flow cannot start: {refusal.message}", "flow"))
         return []
     return [work.work_id]
 

@@ -239,7 +239,7 @@ class _Settling:
             self._leave_out(step, lost=lost, consumers=consumers)
 
     def _leave_out(self, step: StepRun, *, lost: bool, consumers: tuple[str, ...]) -> None:
-        reason = "enough others have completed" if lost else "its outputs are no longer needed"
+        reason = "enough other steps have completed" if lost else "its outputs are no longer needed"
         if step.status is StepStatus.ACTIVE:
             if not lost:
                 return

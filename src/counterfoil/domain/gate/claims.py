@@ -19,7 +19,7 @@ def prolong(view: FlowView, flow_id: str, step_id: str, sign: ProlongClaim, now:
     """Move the end of a lease. It is no call of the gate, and counts as none."""
     flow, gate = workflow(view, flow_id), view.find_gate(flow_id, step_id)
     if gate is None:
-        raise UnknownStep("this step was never asked for at the gate")
+        raise UnknownStep("no gate call was made for this step")
     if flow.status in FINAL_FLOWS:
         return {"lease_expires_at": None, "cancel_requested": True}
     work = view.work(gate.work_id)

@@ -20,7 +20,7 @@ def complete(view: FlowView, flow_id: str, step_id: str, report: CompleteStep, n
     """Record what became of a step; True: the same is recorded already, and nothing has changed."""
     flow, gate = workflow(view, flow_id), view.find_gate(flow_id, step_id)
     if gate is None:
-        raise UnknownStep("this step was never asked for at the gate")
+        raise UnknownStep("no gate call was made for this step")
     check_key(gate, report.key)
     work = view.work(gate.work_id)
     if _is_repeated(view, gate, work, report):
@@ -89,4 +89,4 @@ def _tried(view: FlowView, work: Work, report: CompleteStep, now: int) -> None:
 
 
 def _why(report: CompleteStep) -> str:
-    return report.error or "the agent reported a failure without saying why"
+    return report.error or "the agent reported a failure without an error message"

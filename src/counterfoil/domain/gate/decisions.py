@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.domain.approvals.decisions import Question, ask_people
+from counterfoil.domain.approvals.asking import Question, ask_people
 from counterfoil.domain.errors import (
     ApprovalHold,
     IdempotencyKeyMismatch,
@@ -151,7 +151,7 @@ def _grant(view: FlowView, call: GateCall, work: Work, now: int) -> str | None:
     claim = call.request.claim
     patience_ms = view.rules.gate_patience_ms if claim is None else round(claim.lease_seconds * 1000)
     if work.status is WorkStatus.ACTIVE and (work.deadline_at or 0) <= now:  # the sweep has not come by yet
-        view.record(given_up(work, now, "NOT_REPORTED", "the agent that was let run it has not reported in time"))
+        view.record(given_up(work, now, "NOT_REPORTED", "the agent did not report before its deadline"))
         work = view.work(work.work_id)
     if work.status is WorkStatus.ACTIVE:
         alive = {"progress": None, "message": None, "deadline_at": now + patience_ms}
@@ -186,7 +186,7 @@ def _evaluate(view: FlowView, call: GateCall, gate: Gate | None, now: int) -> No
         holder = _grant(view, call, work, now)
     else:
         if work.status is WorkStatus.ACTIVE:
-            view.record(given_up(work, now, "NOT_REPORTED", "it was asked for again before anything was reported"))
+            view.record(given_up(work, now, "NOT_REPORTED", "the gate was called again before a result was reported"))
             work = view.work(work.work_id)
         question = Question(digest, request.arguments(), call.caller)
         approval_id = ask_people(view, work, question, ruling, now)
@@ -254,9 +254,13 @@ def _item_for(view: FlowView, call: GateCall, gate: Gate | None, digest: str, ru
     if ruling.decision is Decision.BLOCK or (not ended and digest == gate.input_digest):
         return work
     if not ended:
-        view.record(cancel(work, now, "it was asked for again with another input"))
+        view.record(cancel(work, now, "the gate was called again with a different input"))
         step = view.step_run(flow_id, step_id)
-        view.record(step_event(step, EventType.STEP_CANCELLED, now, {"reason": "asked for again with another input"}))
+        view.record(
+            step_event(
+                step, EventType.STEP_CANCELLED, now, {"reason": "the gate was called again with a different input"}
+            )
+        )
     view.record(step_event(view.step_run(flow_id, step_id), EventType.STEP_REDRIVEN, now, {}))
     return _new_item(view, call, work.work_id, now)
 
@@ -325,7 +329,7 @@ def _answer(view: FlowView, call: GateCall, before: Decision | None, *, cached: 
 def told(approval: Approval) -> str | None:
     """What people's decision is told with; None: they have not decided."""
     if approval.status is ApprovalStatus.EXPIRED:
-        return f"Expired: nobody approved it before {rfc3339(approval.expires_at)}"
+        return f"Expired: not approved before {rfc3339(approval.expires_at)}"
     if approval.status not in (ApprovalStatus.APPROVED, ApprovalStatus.REJECTED):
         return None
     last = approval.reviews[-1]

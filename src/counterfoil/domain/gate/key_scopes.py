@@ -63,7 +63,7 @@ def _replay(view: FlowView, call: GateCall, owner: KeyOwner, now: int) -> dict[s
         "workflow_id": call.flow_id,
         "step_id": call.step_id,
         "decision_id": gate.decision_id,
-        "reason": "done already, by another workflow with the same idempotency_key",
+        "reason": "already completed by another workflow with the same idempotency_key",
         "policy_ids": [],
         "policies_matched": [],
         "cached": True,

@@ -37,7 +37,7 @@ Dollars = Annotated[float, Field(ge=0, le=10**12, strict=True)]
 
 def _window(given: Any) -> int | None:
     if isinstance(given, bool) or not isinstance(given, str | int):
-        raise ValueError("must be a text such as 24h, or forever")  # noqa: TRY004 (pydantic makes an error of it)
+        raise ValueError("must be a string such as 24h, or forever")  # noqa: TRY004 (pydantic makes an error of it)
     return None if given == "forever" else parse_duration(given)
 
 
@@ -74,7 +74,7 @@ class CreateWorkflow(_Message):
     def _has_labels_of_its_own(self) -> Self:
         told = self.told()
         if any(self.labels.get(name, value) != value for name, value in told.items()):
-            raise ValueError(f"labels: {', '.join(told)} are labels that a workflow has by itself")
+            raise ValueError(f"labels: {', '.join(told)} are reserved labels: the workflow sets them from its fields")
         return self
 
     def told(self) -> dict[str, str]:

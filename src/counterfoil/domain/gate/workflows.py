@@ -65,10 +65,18 @@ def end(view: FlowView, flow_id: str, ending: Ending, reason: str | None, now: i
         raise WorkflowTerminal(f"the workflow has ended: it is {status}", workflow_id=flow_id, status=status)
     if ending == "completed":
         _refuse_pending(view, flow_id)
-    error = None if ending != "failed" else {"code": "WORKFLOW_FAILED", "message": reason or "its agent gave it up"}
+    error = (
+        None
+        if ending != "failed"
+        else {"code": "WORKFLOW_FAILED", "message": reason or "the agent reported a failure without a reason"}
+    )
     if ending == "cancelled" and reason:
         error = {"code": "WORKFLOW_ABORTED", "message": reason}
-    told = {"completed": "the workflow was completed", "failed": "the workflow failed", "cancelled": "it was aborted"}
+    told = {
+        "completed": "the workflow was completed",
+        "failed": "the workflow failed",
+        "cancelled": "the workflow was aborted",
+    }
     end_early(view, flow_id, now, ending, told[ending], error, compensate=False)
 
 

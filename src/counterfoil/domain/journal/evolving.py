@@ -205,7 +205,7 @@ def evolve_step(step: StepRun, event: Event) -> None:
             step.redrives += 1
     elif kind in ENDS_WORK:
         if step.status in FINAL_STEPS:
-            raise IllegalMove(f"an item ended in a step that is {step.status} already")
+            raise IllegalMove(f"an item ended in a step that is already {step.status}")
         step.open_items -= 1
         if kind is EventType.WORK_FAILED:
             step.failed_items += 1

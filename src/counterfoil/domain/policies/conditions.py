@@ -68,7 +68,7 @@ def compile_condition(name: str, operator: Operator, value: Any) -> Condition:
     except ValueError as error:
         raise ValueError(f"field: {error}") from None
     if operator not in _OPERATORS[field.type]:
-        raise ValueError(f"operator: {operator} makes no sense for {name}, which is a {field.type}")
+        raise ValueError(f"operator: {operator} does not apply to {name}, which is a {field.type}")
     try:
         return _compile(name, field, operator, value)
     except ValueError as error:
@@ -79,7 +79,7 @@ def _compile(name: str, field: Field, operator: Operator, value: Any) -> Conditi
     if operator == "exists":
         return _exists(field, value)
     if value is None:
-        raise ValueError("is required, and must not be null: exists tells whether there is a value")
+        raise ValueError("is required and must not be null; exists tests whether there is a value")
     if operator in _COMPARISONS:
         return _compares(name, field.read, _COMPARISONS[operator], _checked(value, "number"))
     if operator == "regex":
@@ -162,7 +162,7 @@ def _among(field: Field, value: Any) -> Condition:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_CHOICES:
         raise ValueError(f"must be an array of 1 to {MAX_CHOICES} values")
     if any(kind_of(choice) not in ("string", "boolean", "number") for choice in value):
-        raise ValueError("must be an array of texts, numbers, or true and false")
+        raise ValueError("must be an array of strings, numbers or booleans")
     choices = frozenset(_key(_checked(choice, field.type, field.choices)) for choice in value)
     read = field.read
     return lambda subject: _key(read(subject)) in choices
@@ -178,7 +178,7 @@ def _key(value: Any) -> Any:
 def _contains(name: str, field: Field, value: Any) -> Condition:
     wanted = _checked(value, field.type)
     if wanted == "":
-        raise ValueError("must not be empty: every text contains that")
+        raise ValueError("must not be empty: every string contains the empty string")
     read = field.read
 
     def condition(subject: Subject) -> bool:
@@ -202,7 +202,7 @@ def _fits(name: str, read: Reading, pattern: str) -> Condition:
         if text is None:
             return False
         if not isinstance(text, str):
-            raise ConditionFailed(f"{name} is no text")
+            raise ConditionFailed(f"{name} is not a string")
         try:
             return found_in(text)
         except ValueError as error:
@@ -219,7 +219,7 @@ def _compares(name: str, read: Reading, compare: Callable[[Any, Any], bool], lim
         if number is None:
             return False
         if kind_of(number) != "number":
-            raise ConditionFailed(f"{name} is no number")
+            raise ConditionFailed(f"{name} is not a number")
         return compare(number, limit)
 
     return condition

@@ -122,5 +122,5 @@ def _value(subject: Subject, variable: str, member: str | None) -> Any:
     if value is None:
         return {}  # so has() can be asked of what is in it
     if not isinstance(value, Mapping):
-        raise ExpressionFailed(f"{variable}.{member} is no object")
+        raise ExpressionFailed(f"{variable}.{member} is not an object")
     return dict(value)

@@ -69,13 +69,13 @@ def field_named(name: str) -> Field:
         return _within("step.input.", name, lambda subject: subject.step_input)
     if name.startswith("tool.input."):
         return _within("tool.input.", name, _of_tool("input"))
-    raise ValueError(f"there is no such field; there are {', '.join(FIELD_NAMES)}")
+    raise ValueError(f"no such field; the fields are {', '.join(FIELD_NAMES)}")
 
 
 def _within(prefix: str, name: str, whole: Reading) -> Field:
     path = name.removeprefix(prefix).split(".")
     if not all(path) or len(path) > MAX_PATH:
-        raise ValueError(f"must name a place in the input, such as {prefix}order.total, with {MAX_PATH} names at most")
+        raise ValueError(f"must be a path in the input, such as {prefix}order.total, with at most {MAX_PATH} names")
     return Field("any", lambda subject: _follow(whole(subject), path))
 
 

@@ -16,7 +16,7 @@ def with_control(ruling: Ruling, control: StepApproval) -> Ruling:
         return ruling
     own = Terms(control.approvals, control.expires_in_ms, control.separate_requester, control.severity)
     terms = own if ruling.terms is None else strictest([own, ruling.terms])
-    reason = ruling.reason or control.reason or "the step wants an approval"
+    reason = ruling.reason or control.reason or "the step requires an approval"
     return replace(ruling, decision=Decision.REQUIRE_APPROVAL, reason=reason, terms=terms)
 
 

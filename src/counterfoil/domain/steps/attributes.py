@@ -54,7 +54,7 @@ class Attribute(Definition):
         if self.for_each and self.role not in ("required", "optional"):
             raise ValueError("for_each: only a required or optional attribute can be fanned out over")
         if self.for_each and self.role == "optional" and self.default is None:
-            raise ValueError("default: what is fanned out over needs an array here")
+            raise ValueError("default: must be an array, because the step fans out over it")
         for name, value in self.own_values():
             if (problem := self.type_problem(value)) or (self._is_short(value) and (problem := self.problem(value))):
                 raise ValueError(f"{name}: {problem}")
@@ -96,7 +96,7 @@ class Attribute(Definition):
         if not self.for_each:
             return None if has_type(value, self.type) else f"must be of type {self.type}"
         if not isinstance(value, list):
-            return "must be an array, for the step fans out over it"
+            return "must be an array, because the step fans out over it"
         if self.type in ("any", "array"):
             return None
         for place, element in enumerate(value):

@@ -30,7 +30,7 @@ Findings = Mapping[bytes, str | None]
 
 NO_FINDINGS: Findings = {}
 _UNKNOWN = "not checked yet"
-TOO_MUCH_WORK = "takes more work to check against its schema than is allowed"
+TOO_MUCH_WORK = "takes too long to check against its schema"
 CANNOT_BE_CHECKED = "cannot be checked against its schema"
 
 

@@ -30,20 +30,20 @@ def _http_url(value: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an http:// or https:// URL with a host")
     if not value.isascii() or any(character <= " " or character == "\x7f" for character in value):
-        raise ValueError("must hold no spaces, control or non-ASCII characters")
+        raise ValueError("must not contain spaces, control or non-ASCII characters")
     _ = parts.port  # raises ValueError for a port that is no port
     return value
 
 
 def _window(value: str) -> str:
     if not _WINDOW.fullmatch(value):
-        raise ValueError("must be a number with s, m, h or d, such as 24h, or forever")
+        raise ValueError("must be a number followed by s, m, h or d, such as 24h, or forever")
     return value
 
 
 def _not_yet(value: Any) -> Any:
     if value is not None:
-        raise ValueError("is not supported by this version: leave it out or give null")
+        raise ValueError("is not supported by this version: omit it or set it to null")
     return value
 
 
@@ -186,7 +186,7 @@ class WaitFor(Definition):
         if len(set(self.of)) != len(self.of):
             raise ValueError("of: names a step twice")
         if self.any > len(self.of):
-            raise ValueError("any: must not be more than the steps that are waited for")
+            raise ValueError("any: must not exceed the number of steps in of")
         return self
 
 
@@ -217,19 +217,21 @@ class StepDefinition(Definition):
             if self.flow is None:
                 raise ValueError("flow: is required for a step of kind flow")
             if self.endpoint is not None:
-                raise ValueError("endpoint: a step of kind flow calls none")
+                raise ValueError("endpoint: not allowed for a step of kind flow")
             for name in ("parallelism", "rate_limit"):
                 if getattr(self.work, name) is not None:
-                    raise ValueError(f"work.{name}: a step of kind flow sends nothing; fan_out has a limit of its own")
+                    raise ValueError(f"work.{name}: not allowed for a step of kind flow; fan_out has its own limit")
             if self.control.approval is not None:
-                raise ValueError("control.approval: a step of kind flow sends nothing; give it to the steps inside")
+                raise ValueError(
+                    "control.approval: not allowed for a step of kind flow; set it on the steps of its sub-flow"
+                )
             _known("flow.inputs", self.flow.inputs.values(), self.input_names, "takes")
             _known("flow.outputs", self.flow.outputs, self.outputs, "gives")
             unmapped = sorted(self.outputs.keys() - self.flow.outputs.keys())
             if unmapped:
                 raise ValueError(f"flow.outputs: nothing is mapped to {', '.join(unmapped)}")
         elif self.flow is not None:
-            raise ValueError("flow: only a step of kind flow has one")
+            raise ValueError("flow: only allowed for a step of kind flow")
         elif self.endpoint is None:
             raise ValueError("endpoint: is required")
         return self

@@ -34,7 +34,7 @@ class Register:
         unknown = [f"goals.{place}" for place, step_id in enumerate(goals) if step_id not in self.steps]
         if unknown:
             errors = [{"place": place, "message": "no step is registered with this id"} for place in unknown]
-            raise UnknownStep("a goal is no registered step", errors=errors)
+            raise UnknownStep("a goal is not a registered step", errors=errors)
 
     def providers(self, name: str) -> list[str]:
         """Who gives a value: the one with the highest priority first, the smaller step id among equals."""

@@ -184,9 +184,9 @@ def schema_cost(schema: Any, resolve: Callable[[str], Any], per_character: float
         unfolding = _Unfolding(resolve, per_character)
         extent = unfolding.measure(schema)
     except RecursionError:
-        raise ValueError("too many references lead from one to the next") from None
+        raise ValueError("the chain of references is too long") from None
     if extent.size > MAX_UNFOLDED:
-        raise ValueError("the references multiply: refer to parts that refer to others less often")
+        raise ValueError("the references expand to too many subschemas: nest fewer references")
     # A schema that refers to itself may be asked about a part by way of every level above it.
     return SchemaCost(extent.total.times(2) if extent.back else extent.anywhere, extent.back)
 

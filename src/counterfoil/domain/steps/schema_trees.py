@@ -49,12 +49,12 @@ class References:
         for keyword in REFERENCES:
             target = node.get(keyword, "#")
             if not isinstance(target, str) or not target.startswith("#"):
-                raise ValueError(f"{pointer([*path, keyword])}: may refer to a place in the schema itself only (#...)")
+                raise ValueError(f"{pointer([*path, keyword])}: may only refer to a place in the same schema (#...)")
         named = node.get("patternProperties")
         patterns = [*([node["pattern"]] if "pattern" in node else ()), *(named if isinstance(named, dict) else ())]
         self.patterns += [pattern for pattern in patterns if isinstance(pattern, str)]
         if len(self.patterns) > _MAX_PATTERNS:
-            raise ValueError(f"{pointer(path)}: a JSON Schema may have {_MAX_PATTERNS} patterns at most")
+            raise ValueError(f"{pointer(path)}: a JSON Schema may have at most {_MAX_PATTERNS} patterns")
         if path and not _WHOLE_ONLY.isdisjoint(node):
             raise ValueError(f"{pointer(path)}: only the whole schema may have $schema, $id or id")
         for keyword in ("$anchor", "$dynamicAnchor"):
@@ -81,4 +81,4 @@ def pointer(path: Any) -> str:
     """A place as text, not too long."""
     place = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
     place = place if len(place) <= _MAX_PLACE else place[:_MAX_PLACE] + "..."
-    return place or "the whole"
+    return place or "the value"

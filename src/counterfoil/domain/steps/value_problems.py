@@ -12,7 +12,7 @@ from typing import Any
 
 from counterfoil.domain.steps.schema_trees import DATA, NAMED, pointer
 
-UNEXPLAINED = "the whole: does not fit the schema"
+UNEXPLAINED = "the value: does not match the schema"
 _NONE_OF_ONE = "none of oneOf"
 _OUTCOMES = {"anyOf": ("anyOf",), "oneOf": (_NONE_OF_ONE, "oneOf")}
 
@@ -48,14 +48,14 @@ def _outcome(name: str, alternatives: list[Any]) -> dict[str, Any]:
 _REASONS: dict[str, str] = {
     "additionalItems": "has more elements than the schema allows",
     "additionalProperties": "has a field that the schema does not allow",
-    "anyOf": "fits none of the alternatives (anyOf)",
-    "const": "is not the one value that is allowed",
-    "contains": "has not the elements that it must contain",
-    "enum": "is none of the values that are allowed",
+    "anyOf": "matches none of the alternatives (anyOf)",
+    "const": "is not the allowed value",
+    "contains": "does not contain the required elements",
+    "enum": "is not one of the allowed values",
     "falseSchema": "is not allowed here",
-    "not": "fits what it must not fit (not)",
-    "oneOf": "fits more than one of the alternatives (oneOf)",
-    _NONE_OF_ONE: "fits none of the alternatives (oneOf)",
+    "not": "matches a schema that it must not match (not)",
+    "oneOf": "matches more than one of the alternatives (oneOf)",
+    _NONE_OF_ONE: "matches none of the alternatives (oneOf)",
     "propertyNames": "has a field with a name that is not allowed",
     "unevaluatedItems": "has an element that the schema does not allow",
     "unevaluatedProperties": "has a field that the schema does not allow",
@@ -66,14 +66,14 @@ _LIMITS: dict[str, str] = {
     "exclusiveMaximum": "must be less than {limit}",
     "exclusiveMinimum": "must be more than {limit}",
     "format": "is not in the format {format}",
-    "maxItems": "may have {limit} elements at most",
-    "maxLength": "may have {limit} characters at most",
-    "maxProperties": "may have {limit} fields at most",
-    "maximum": "must be {limit} at most",
-    "minItems": "must have {limit} elements at least",
-    "minLength": "must have {limit} characters at least",
-    "minProperties": "must have {limit} fields at least",
-    "minimum": "must be {limit} at least",
+    "maxItems": "may have at most {limit} elements",
+    "maxLength": "may have at most {limit} characters",
+    "maxProperties": "may have at most {limit} fields",
+    "maximum": "must be at most {limit}",
+    "minItems": "must have at least {limit} elements",
+    "minLength": "must have at least {limit} characters",
+    "minProperties": "must have at least {limit} fields",
+    "minimum": "must be at least {limit}",
     "multipleOf": "must be a multiple of {multiple_of}",
     "pattern": "does not match the pattern {pattern:.100}",
     "required": "needs the field {property:.100}",
@@ -95,7 +95,7 @@ def _reason(error: Any) -> str:
         return _REASONS[_outcome_of(kind.schema)]
     if kind.name in _LIMITS:
         return _LIMITS[kind.name].format_map(kind.as_dict())
-    return _REASONS.get(kind.name, f"does not fit the schema ({kind.name})")
+    return _REASONS.get(kind.name, f"does not match the schema ({kind.name})")
 
 
 def _outcome_of(negated: Any) -> str:

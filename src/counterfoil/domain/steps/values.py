@@ -65,7 +65,7 @@ class ValueSchema:
         try:
             return None if self._validator.is_valid(value) else self._explain(value)
         except _NO_JSON:
-            return "is no JSON value"
+            return "is not a JSON value"
 
     def _explain(self, value: Any) -> str:
         explaining = self._explaining
@@ -111,7 +111,7 @@ def schema_problem(schema: ValueSchema, value: Any, *, each: bool) -> str | None
     for place, element in enumerate(value if each else [value]):
         problem = schema.problem(element)
         if problem:
-            return f"{f'element {place} ' if each else ''}does not fit its schema: {problem}"
+            return f"{f'element {place} ' if each else ''}does not match its schema: {problem}"
     return None
 
 
@@ -132,10 +132,10 @@ def _validator(schema: Any, pattern_bytes: int = _PATTERN_BYTES) -> jsonschema_r
             pattern_options=library.RegexOptions(size_limit=pattern_bytes, dfa_size_limit=_PATTERN_BYTES),
         )
     except library.ValidationError as error:
-        reason = f"is no valid JSON Schema: {str(error.message)[:300]}"  # the schema is no secret, but may be long
+        reason = f"is not a valid JSON Schema: {str(error.message)[:300]}"  # the schema is no secret, but may be long
         raise ValueError(f"{pointer(error.instance_path)}: {reason}") from None
     except (library.ReferencingError, ValueError) as error:
-        raise ValueError(f"is no valid JSON Schema: {error}") from None
+        raise ValueError(f"is not a valid JSON Schema: {error}") from None
     return validator
 
 
@@ -155,13 +155,13 @@ def _pattern_cost(patterns: list[str]) -> float:
 
 def _check_size(schema: Any) -> None:
     if _depth(schema) > MAX_SCHEMA_DEPTH:
-        raise ValueError(f"a JSON Schema may be nested {MAX_SCHEMA_DEPTH} levels deep at most")
+        raise ValueError(f"a JSON Schema may be nested at most {MAX_SCHEMA_DEPTH} levels deep")
     try:
         size = len(json.dumps(schema, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode())
     except (ValueError, TypeError):
         raise ValueError("a JSON Schema must be JSON") from None
     if size > MAX_SCHEMA_BYTES:
-        raise ValueError(f"a JSON Schema may have {MAX_SCHEMA_BYTES} bytes at most")
+        raise ValueError(f"a JSON Schema may have at most {MAX_SCHEMA_BYTES} bytes")
 
 
 def _depth(value: Any) -> int:

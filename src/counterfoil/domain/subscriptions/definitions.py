@@ -44,7 +44,7 @@ def names_of(pattern: str) -> frozenset[str]:
     else:
         found = NAMES & {pattern}
     if not found:
-        raise ValueError("names no event")
+        raise ValueError("matches no event")
     return found
 
 

@@ -14,7 +14,7 @@ from counterfoil.domain.flows.requests import invalid_outputs
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.jsontext import TOO_DEEP, is_too_deep
 from counterfoil.domain.records import Flow, StepVersion, Work
-from counterfoil.domain.states import FINAL_WORK, WorkStatus
+from counterfoil.domain.states import FINAL_WORK, FlowStatus, WorkStatus
 from counterfoil.domain.steps.checks import Findings
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.time import optional_rfc3339
@@ -118,7 +118,7 @@ def report(
         return _ACCEPTED, [_succeeded(work, step, result, now, findings, via)]
     if result.not_completed:
         return _report_not_completed(work, result, step, retry, now, via)
-    error = {"code": "STEP_FAILED", "message": result.error or "the step failed without saying why"}
+    error = {"code": "STEP_FAILED", "message": result.error or "the step failed without an error message"}
     return Verdict.ACCEPTED, [_failed(work, now, error, result, via)]
 
 
@@ -136,7 +136,7 @@ def _succeeded(work: Work, step: StepVersion, result: StepResult, now: int, find
 def child_succeeded(work: Work, step: StepVersion, result: StepResult, now: int, findings: Findings) -> Event:
     """The flow that the item is has completed. Its outputs came through no door, and may have gained levels."""
     if is_too_deep(result.outputs):
-        invalid = {"code": "INVALID_OUTPUT", "message": f"what the sub-flow gave {TOO_DEEP}"}
+        invalid = {"code": "INVALID_OUTPUT", "message": f"the output of the sub-flow {TOO_DEEP}"}
         return _failed(work, now, invalid, None, "flow")
     return _succeeded(work, step, result, now, findings, "flow")
 
@@ -144,7 +144,8 @@ def child_succeeded(work: Work, step: StepVersion, result: StepResult, now: int,
 def child_failed(work: Work, child: Flow, now: int) -> Event:
     """The flow that the item is has ended otherwise."""
     told = (child.error or {}).get("message")
-    message = f"the flow inside has {child.status}" + (f": {told}" if told else "")
+    ended = "was cancelled" if child.status is FlowStatus.CANCELLED else child.status
+    message = f"the sub-flow {ended}" + (f": {told}" if told else "")
     error: dict[str, Any] = {"code": f"CHILD_{child.status.upper()}", "message": message, "flow_id": child.flow_id}
     if child.error is not None:
         error["cause"] = child.error

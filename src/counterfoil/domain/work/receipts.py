@@ -20,7 +20,7 @@ class Receipts:
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
         if not secrets or not all(secrets):
-            raise ValueError("receipts need at least one secret, and none that is empty")
+            raise ValueError("receipts need at least one secret, and no secret may be empty")
         self._macs = tuple(_Mac(secret) for secret in secrets)
 
     def issue(self, flow_id: str, step_id: str, work_id: str) -> str:

@@ -75,7 +75,7 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
-class NotCompleted:
+class AttemptNotCompleted:
     """The attempt is over without an outcome, and may be made again."""
 
     code: ReplyCode
@@ -100,7 +100,7 @@ class Failed:
     message: str
 
 
-Outcome = Acknowledged | Reported | NotCompleted | NotSent | Failed
+Outcome = Acknowledged | Reported | AttemptNotCompleted | NotSent | Failed
 
 _ACKNOWLEDGED = Acknowledged()
 _SUCCEEDED = Reported(StepResult(success=True))
@@ -115,12 +115,12 @@ def classify(reply: Reply, kind: Literal["async", "sync"]) -> Outcome:
         return _async_answer(reply) if kind == "async" else _sync_answer(reply)
     message = f"the endpoint answered {status}"
     if 500 <= status < 600 or status in RETRIED_STATUSES:
-        return NotCompleted(ReplyCode.ENDPOINT_UNAVAILABLE, message, SendOutcome.ANSWERED, reply.retry_after_ms)
+        return AttemptNotCompleted(ReplyCode.ENDPOINT_UNAVAILABLE, message, SendOutcome.ANSWERED, reply.retry_after_ms)
     if 300 <= status < 400:
         return Failed(ReplyCode.ENDPOINT_REDIRECT, f"{message}, and redirects are not followed")
     if 400 <= status < 500:
         return Failed(ReplyCode.ENDPOINT_REJECTED, message)
-    return Failed(ReplyCode.INVALID_RESPONSE, f"{message}, which is no final status of HTTP")
+    return Failed(ReplyCode.INVALID_RESPONSE, f"{message}, which is not a final HTTP status")
 
 
 def _unanswered(reply: Reply) -> Outcome:
@@ -131,8 +131,8 @@ def _unanswered(reply: Reply) -> Outcome:
     if reply.lack is not None:
         return NotSent(ReplyCode.NOT_SENT, reply.error)
     if reply.delivery is SendOutcome.NOT_DELIVERED:
-        return NotCompleted(ReplyCode.NOT_DELIVERED, reply.error, SendOutcome.NOT_DELIVERED)
-    return NotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, SendOutcome.UNKNOWN)
+        return AttemptNotCompleted(ReplyCode.NOT_DELIVERED, reply.error, SendOutcome.NOT_DELIVERED)
+    return AttemptNotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, SendOutcome.UNKNOWN)
 
 
 def _async_answer(reply: Reply) -> Outcome:
@@ -157,12 +157,12 @@ def _sync_answer(reply: Reply) -> Outcome:
 def _step_result(reply: Reply) -> StepResult | str:
     """The result in the body, or what is wrong with it: the place and the rule, never the text itself."""
     if reply.truncated:
-        return f"the body of the answer is longer than the {len(reply.body)} bytes that are read of one"
+        return f"the response body is longer than {len(reply.body)} bytes"
     try:
         return StepResult.model_validate(accept_json(reply.body))
     except JsonError as error:
-        return f"the body of the answer is not JSON: {error}"
+        return f"the response body is not JSON: {error}"
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        return f"the body of the answer is not a StepResult: {place}{': ' if place else ''}{first['msg']}"
+        return f"the response body is not a StepResult: {place}{': ' if place else ''}{first['msg']}"

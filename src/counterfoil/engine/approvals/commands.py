@@ -55,7 +55,7 @@ class ReviewStep:
         workflow(unit, self.flow_id)
         gate = unit.find_gate(self.flow_id, self.step_id)
         if gate is None:
-            raise UnknownStep("this step was never asked for at the gate")
+            raise UnknownStep("no gate call was made for this step")
         if gate.approval_id is None:
             raise NoApprovalNeeded(workflow_id=self.flow_id, step_id=self.step_id, decision=gate.standing)
         review = Review(gate.approval_id, self.flow_id, self.reviewer, self.verdict, self.comment)

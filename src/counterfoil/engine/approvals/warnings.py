@@ -5,17 +5,15 @@ from __future__ import annotations
 import structlog
 
 from counterfoil.domain.approvals.terms import ApprovalTerms, Reviewers
-from counterfoil.engine.queries.documents import Document
+from counterfoil.wire.steps import PutWarning
 
 log = structlog.get_logger(__name__)
 
 
-def warn_of_approval(
-    document: Document, terms: ApprovalTerms | None, reviewers: Reviewers, *, kind: str, name: str
-) -> Document:
-    """The document of what was put, with ``warnings`` if its approvals cannot be given; the log has the same."""
+def approval_warnings(terms: ApprovalTerms | None, reviewers: Reviewers, *, kind: str, name: str) -> list[PutWarning]:
+    """The ``warnings`` of a definition whose approvals cannot be given; the log has the same. Empty: there are none."""
     if terms is None or terms.approvals <= (available := reviewers.available(terms)):
-        return document
+        return []
     log.warning(
         "approval_unreachable",
         **{kind: name},
@@ -29,4 +27,4 @@ def warn_of_approval(
         f"approvals are needed from {terms.approvals} {callers}, and the API keys allow {available}: "
         "configure more keys with the role reviewer"
     )
-    return {**document, "warnings": [{"code": "approval_unreachable", "message": message}]}
+    return [{"code": "approval_unreachable", "message": message}]

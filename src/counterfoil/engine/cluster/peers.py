@@ -1,14 +1,15 @@
-"""Word from node to node: what one has committed may be what another waits for.
+"""Notifications between nodes: what one node has committed may be what another waits for.
 
-Told are flows that have changed (streams and long polls), steps that have room again, and that something due found no
-place here. Words gather for a moment and are sent together, after the commit and apart from it; a store drops them as
-it likes. Nothing depends on them: every sweep, and every reader, also looks by itself from time to time.
+A notification names flows that have changed (for streams and long polls), steps that have room again, and whether due
+work found no place on the sending node. Changes are gathered for a moment and sent together, after the commit and apart
+from it; the store may drop notifications. Nothing depends on them: every sweep and every reader also looks at its own
+interval.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -17,43 +18,56 @@ import structlog
 from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.queries.feed import Feed
+from counterfoil.engine.wakeups import SweepName, Wakeups
+from counterfoil.engine.work.sending_room import SendingRoom
+from counterfoil.store.group_commit.batch_sizes import BatchSizer
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.protocol import Nodes
 
 GATHER_SECONDS = 0.01
 BUSY_SECONDS = 0.05
 MANY_FLOWS = 32
-"""Where more than so many flows change in a moment, words gather longer: telling and hearing costs every node, and the
-database, as much as several of the changes that are told."""
-LAST_WORDS_SECONDS = 1.0
+"""Where more than so many flows change in a moment, changes are gathered longer: a notification costs every node, and
+the database, as much as several of the changes that it names."""
+LAST_NOTIFICATION_SECONDS = 1.0
 MOST_FLOWS = 180
-"""More flows than fit into one message are told as «any»."""
+"""With more flows than this a notification names none of them, which means «any»."""
 
 log = structlog.get_logger(__name__)
 
 
 class Peers:
-    """Tells the other nodes, and hears them."""
+    """Notifies the other nodes, and acts upon their notifications."""
 
-    def __init__(self, nodes: Nodes, context: EngineContext, lease: Lease, feed: Feed) -> None:
+    def __init__(
+        self,
+        nodes: Nodes,
+        context: EngineContext,
+        lease: Lease,
+        feed: Feed,
+        wakeups: Wakeups,
+        room: SendingRoom,
+        sizer: BatchSizer,
+    ) -> None:
         self._nodes = nodes
         self._context = context
         self._lease = lease
         self._feed = feed
+        self._wakeups = wakeups
+        self._room = room
+        self._sizer = sizer
         self._flows: set[str] = set()
         self._steps: set[str] = set()
         self._due = False
         self._sending: asyncio.Task[None] | None = None
-        self.room_for: Callable[[Iterable[str]], None] = lambda steps: None
-        """Called with steps of which something has come back elsewhere."""
-        self.due: Callable[[], None] = lambda: None
-        """Called when another node has due work that it has no place for."""
-        self.met: Callable[[], None] = lambda: None
-        """Called when word comes from another node, where none was known of."""
         nodes.heard = self._heard
 
+    @property
+    def has_others(self) -> bool:
+        return self._lease.others > 0
+
     def tell(self, flows: Iterable[str] = (), steps: Iterable[str] = (), *, due: bool = False) -> None:
-        """Gather; nothing is said while there is nobody to hear it."""
+        """Gather for the next notification; nothing is sent while this node is the only one."""
         if not self._lease.others:
             return
         self._flows.update(flows)
@@ -63,13 +77,13 @@ class Peers:
             self._sending = asyncio.create_task(self._send(), name="peers")
 
     def greet(self) -> None:
-        """Let the others hear of this node: what they do where they are not alone, they do from now on."""
+        """Let the other nodes know of this one, so that they notify it from now on."""
         self.tell(due=True)
 
     async def finish(self) -> None:
-        """Say what is still to be said, if that is soon done: nobody hears of it later from a node that leaves."""
+        """Send what is gathered, within a short time: this node is leaving."""
         if self._sending is not None:
-            await asyncio.wait({self._sending}, timeout=LAST_WORDS_SECONDS)
+            await asyncio.wait({self._sending}, timeout=LAST_NOTIFICATION_SECONDS)
         await self.stop()
 
     async def stop(self) -> None:
@@ -85,32 +99,32 @@ class Peers:
             flows, self._flows = self._flows, set()
             steps, self._steps = self._steps, set()
             due, self._due = self._due, False
-            words: dict[str, Any] = {"from": self._context.node_id, "due": due, "steps": sorted(steps)[:MOST_FLOWS]}
-            words["flows"] = sorted(flows) if len(flows) <= MOST_FLOWS else None
-            text = orjson.dumps(words).decode()
-            if len(text) > 7_900:  # ids may be long, and a message may not
-                text = orjson.dumps({**words, "flows": None, "steps": []}).decode()
+            content: dict[str, Any] = {"from": self._context.node_id, "due": due, "steps": sorted(steps)[:MOST_FLOWS]}
+            content["flows"] = sorted(flows) if len(flows) <= MOST_FLOWS else None
+            text = orjson.dumps(content).decode()
+            if len(text) > 7_900:  # PostgreSQL takes 8,000 bytes, and ids may be long
+                text = orjson.dumps({**content, "flows": None, "steps": []}).decode()
             try:
                 await self._nodes.notify(text)
             except StoreFailure as failure:
-                log.debug("neighbours_not_told", reason=str(failure))
+                log.debug("peers_not_notified", reason=str(failure))
 
     def _heard(self, message: str) -> None:
         try:
-            words = orjson.loads(message)
-            sender, flows, steps, due = words["from"], words["flows"], words["steps"], words["due"]
+            content = orjson.loads(message)
+            sender, flows, steps, due = content["from"], content["flows"], content["steps"], content["due"]
         except (ValueError, KeyError, TypeError):
-            return  # somebody else uses the same channel
+            return  # another program uses the same channel
         if sender == self._context.node_id:
             return
         if not self._lease.others:
-            self._lease.others = 1  # until it is counted, when the lease is renewed
-            self.met()
+            self._lease.others = 1  # until they are counted, when the lease is renewed
+            self._sizer.expect_others(1)
         if flows is None:
             self._feed.ring_all()
         else:
             self._feed.ring(flows)
         if steps:
-            self.room_for(steps)
+            self._room.make(steps)
         if due:
-            self.due()
+            self._wakeups.now(SweepName.REQUEUE)

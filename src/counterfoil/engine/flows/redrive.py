@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
 from counterfoil.domain.errors import Conflict
 from counterfoil.domain.flows.redrive import redrive_flow, redrive_work
@@ -13,6 +12,8 @@ from counterfoil.engine.queries.queries import Queries
 from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
+from counterfoil.wire.flows import FlowRedriven
+from counterfoil.wire.work import WorkRedriven, WorkRedrivenByFilter
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class RedriveFlow:
         needs.whole_flows.add(self.flow_id)
         needs.inputs.add(self.flow_id)
 
-    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+    def decide(self, unit: UnitOfWork, now: int) -> FlowRedriven:
         work = redrive_flow(unit, self.flow_id, now)
         return {"flow_id": self.flow_id, "status": unit.flow(self.flow_id).status, "work": work}
 
@@ -39,13 +40,13 @@ class RedriveWork:
     def needs(self, needs: ReadSet) -> None:
         needs.work.add(self.work_id)
 
-    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+    def decide(self, unit: UnitOfWork, now: int) -> WorkRedriven:
         flow_id = unit.work(self.work_id).flow_id
         new = redrive_work(unit, self.work_id, now)
         return {"work_id": new, "redrive_of": self.work_id, "flow_id": flow_id}
 
 
-async def redrive_matching(commit: GroupCommit, queries: Queries, request: RedriveRequest) -> dict[str, Any]:
+async def redrive_matching(commit: GroupCommit, queries: Queries, request: RedriveRequest) -> WorkRedrivenByFilter:
     """Redrive all failed work that fits, step by step: what has gone on in the meantime is left out."""
     found = await queries.failed_work(request)
     flows = list(dict.fromkeys(flow_id for _, flow_id, _ in found))

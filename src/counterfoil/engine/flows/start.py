@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 from counterfoil.domain.errors import FlowExists
 from counterfoil.domain.flows.launch import Launch, launch, plan_launch
@@ -13,6 +13,7 @@ from counterfoil.engine.context import EngineContext
 from counterfoil.store.group_commit.batch import ReadOnlyCommand
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
+from counterfoil.wire.flows import FlowStarted, PlanDocument
 
 
 class Start:
@@ -30,7 +31,7 @@ class Start:
         if self._request.flow_id is not None:
             needs.flows.add(self._flow_id)
 
-    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
+    def decide(self, unit: UnitOfWork, now: int) -> FlowStarted:
         request, flow_id = self._request, self._flow_id
         if request.flow_id is not None and unit.find_flow(flow_id) is not None:
             raise FlowExists(flow_id=flow_id)
@@ -44,7 +45,7 @@ class Start:
             "flow_id": flow_id,
             "status": unit.flow(flow_id).status,
             "goals": plan.goals,
-            "plan": plan.document(),
+            "plan": cast(PlanDocument, plan.document()),
             "created_at": rfc3339(now),
         }
 
@@ -59,5 +60,5 @@ class Preview(ReadOnlyCommand):
     def needs(self, needs: ReadSet) -> None:
         needs.registers.add(str(self._known.register.revision))
 
-    def decide(self, unit: UnitOfWork, now: int) -> dict[str, Any]:
-        return plan_launch(unit, self._request.goals, self._request.init).document()
+    def decide(self, unit: UnitOfWork, now: int) -> PlanDocument:
+        return cast(PlanDocument, plan_launch(unit, self._request.goals, self._request.init).document())

@@ -1,6 +1,8 @@
-"""Workflows, approvals and policies as the JSON documents that the API shows."""
+"""Builds the documents of workflows, approvals and policies that the API shows."""
 
 from __future__ import annotations
+
+from typing import cast
 
 from counterfoil.domain.gate.calls import WORKFLOW_STATUS
 from counterfoil.domain.gate.decisions import told
@@ -10,12 +12,16 @@ from counterfoil.domain.policies.controls import KeptPolicy
 from counterfoil.domain.records import Approval, Gate
 from counterfoil.domain.states import FlowStatus, WorkStatus
 from counterfoil.domain.time import optional_rfc3339, rfc3339
-from counterfoil.engine.queries.documents import Document, fragment
-from counterfoil.store.kinds.rows import read_gate
+from counterfoil.engine.queries.documents import fragment
+from counterfoil.store.kinds.gates import read_gate
 from counterfoil.store.protocol import Row
+from counterfoil.wire.approvals import ApprovalFields, ReviewDocument, StepReviewed
+from counterfoil.wire.gate import ClaimDocument, RetryContext
+from counterfoil.wire.policies import MatchedPolicy, PolicyDocument, PolicyVersion
+from counterfoil.wire.workflows import WorkflowStep, WorkflowSummary
 
 
-def listed_workflow(row: Row) -> Document:
+def listed_workflow(row: Row) -> WorkflowSummary:
     """A workflow in a list: its own state, without its steps."""
     _, flow_id, status, created_at, error, finished_at, metadata, labels, options = row
     facts = parse_json(options)
@@ -37,11 +43,13 @@ def listed_workflow(row: Row) -> Document:
     }
 
 
-def gated_step(row: Row, index: int, now: int) -> Document:
-    """What the gate knows of a step, with what has become of its work."""
+def gated_step(row: Row, index: int, now: int) -> WorkflowStep:
+    """A step as the gate knows it, with the state of its work item."""
     gate = read_gate(row[:17])
     work_status, deadline_at, attempt, error, approval_status = row[17:]
-    claimed = gate.holder is not None and work_status == WorkStatus.ACTIVE and (deadline_at or 0) > now
+    claim: ClaimDocument | None = None
+    if gate.holder is not None and work_status == WorkStatus.ACTIVE and (deadline_at or 0) > now:
+        claim = {"holder": gate.holder, "lease_expires_at": rfc3339(deadline_at)}
     return {
         "step_id": gate.step_id,
         "step_index": index,
@@ -54,7 +62,7 @@ def gated_step(row: Row, index: int, now: int) -> Document:
         "policies_matched": gate.facts.get("policies", []),
         "gate_count": gate.gate_count,
         "completion_count": gate.completion_count,
-        # as whoever asks next will be told
+        # as the next gate call will show it
         "prior_completion_status": prior_completion_status(gate.gate_count + 1, gate.completion_count),
         "idempotency_key": gate.idempotency_key,
         "gate_checked_at": rfc3339(gate.last_at),
@@ -65,14 +73,14 @@ def gated_step(row: Row, index: int, now: int) -> Document:
         "work_status": work_status,
         "attempt": attempt,
         "error": fragment(error),
-        "claim": {"holder": gate.holder, "lease_expires_at": rfc3339(deadline_at)} if claimed else None,
+        "claim": claim,
         "approval_id": gate.approval_id,
         "approval_status": approval_status,
     }
 
 
-def approval_document(approval: Approval) -> Document:
-    """An approval with all that a reviewer must know: what would be done, why people are asked, and until when."""
+def approval_fields(approval: Approval) -> ApprovalFields:
+    """What a reviewer must know: what would be done, why an approval is needed, and until when."""
     agreed = sum(review["verdict"] == "approved" for review in approval.reviews)
     return {
         "approval_id": approval.approval_id,
@@ -86,23 +94,23 @@ def approval_document(approval: Approval) -> Document:
         "arguments_digest": approval.digest,
         "reason": approval.reason,
         "severity": approval.severity,
-        "policies": approval.policies,
+        "policies": cast("list[MatchedPolicy]", approval.policies),
         "requester": approval.requester,
         "approvals_needed": approval.approvals,
         "approvals_given": agreed,
         "separate_requester": approval.separate_requester,
-        "reviews": approval.reviews,
+        "reviews": cast("list[ReviewDocument]", approval.reviews),
         "requested_at": rfc3339(approval.requested_at),
         "expires_at": rfc3339(approval.expires_at),
         "decided_at": optional_rfc3339(approval.decided_at),
     }
 
 
-def reviewed_step(gate: Gate, approval: Approval, context: Document) -> Document:
-    """What a reviewer of a workflow's step is told."""
+def reviewed_step(gate: Gate, approval: Approval, context: RetryContext) -> StepReviewed:
+    """A step of a workflow after its last review."""
     last = approval.reviews[-1]
     side = "approved" if last["verdict"] == "approved" else "rejected"
-    return {
+    document = {
         "workflow_id": gate.flow_id,
         "step_id": gate.step_id,
         "decision": gate.standing,
@@ -117,11 +125,12 @@ def reviewed_step(gate: Gate, approval: Approval, context: Document) -> Document
         "policies_matched": approval.policies,
         "retry_context": context,
     }
+    return cast(StepReviewed, document)
 
 
-def policy_document(policy: KeptPolicy) -> Document:
+def policy_document(policy: KeptPolicy) -> PolicyDocument:
     definition = {} if policy.definition is None else policy.definition.model_dump(mode="json")
-    return {
+    document = {
         "policy_id": policy.policy_id,
         **definition,
         "version": policy.version,
@@ -130,9 +139,10 @@ def policy_document(policy: KeptPolicy) -> Document:
         "created_at": rfc3339(policy.created_at),
         "updated_at": rfc3339(policy.updated_at),
     }
+    return cast(PolicyDocument, document)
 
 
-def policy_version_document(row: Row) -> Document:
+def policy_version_document(row: Row) -> PolicyVersion:
     policy_id, version, definition, source, changed_by, at = row
     return {
         "policy_id": policy_id,

@@ -12,16 +12,27 @@ from counterfoil.domain.policies.definitions import POLICY_ID_PATTERN
 from counterfoil.domain.states import ApprovalStatus
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.queries.control_documents import (
-    approval_document,
+    approval_fields,
     gated_step,
     listed_workflow,
     policy_document,
     policy_version_document,
 )
-from counterfoil.engine.queries.documents import Document, event_document
+from counterfoil.engine.queries.documents import event_document
 from counterfoil.engine.queries.reading import Listed, converted, not_a_cursor, numeric_cursor, read, read_list
-from counterfoil.store.kinds.rows import read_approval, read_policy
+from counterfoil.store.kinds.approvals import read_approval
+from counterfoil.store.kinds.policies import read_policy
 from counterfoil.store.protocol import Store
+from counterfoil.wire.approvals import (
+    ApprovalDocument,
+    ApprovalFields,
+    ApprovalsPage,
+    PendingApproval,
+    PendingApprovals,
+)
+from counterfoil.wire.journal import JournalEvent
+from counterfoil.wire.policies import PoliciesPage, PolicyDocument, PolicyVersions
+from counterfoil.wire.workflows import WorkflowDocument, WorkflowsPage, WorkflowStep, WorkflowStepDetail
 
 _FLOW_STATUS = {"in_progress": "active", "completed": "completed", "failed": "failed", "aborted": "cancelled"}
 MOST_VERSIONS = 100
@@ -35,7 +46,7 @@ class ControlQueries:
         self._store = store
         self._context = context
 
-    async def workflow(self, workflow_id: str) -> Document:
+    async def workflow(self, workflow_id: str) -> WorkflowDocument:
         rows = await self._read("get_workflow", flow_id=workflow_id)
         if not rows:
             raise UnknownWorkflow
@@ -52,7 +63,7 @@ class ControlQueries:
         label: tuple[str, str] | None,
         cursor: str | None,
         limit: int,
-    ) -> Document:
+    ) -> WorkflowsPage:
         rows, following = await self._list(
             "list_workflows",
             limit,
@@ -65,17 +76,17 @@ class ControlQueries:
         workflows = await converted(listed_workflow, rows)
         return {"workflows": workflows, "limit": limit, "has_more": following is not None, "next_cursor": following}
 
-    async def workflow_step(self, workflow_id: str, step_id: str) -> Document:
-        """A step with the history of everything that was decided and reported about it."""
+    async def workflow_step(self, workflow_id: str, step_id: str) -> WorkflowStepDetail:
+        """A step with the history of all its decisions, approvals, attempts and reports."""
         document = await self.workflow(workflow_id)
         step = next((step for step in document["steps"] if step["step_id"] == step_id), None)
         if step is None:
-            raise UnknownStep("this step was never asked for at the gate")
+            raise UnknownStep("no gate call was made for this step")
         work = [row[1] for row in await self._read("work_of_flow", flow_id=workflow_id) if row[3] == step_id]
         history = await self._history([(workflow_id, work_id) for work_id in work])
         return {"workflow_id": workflow_id, **step, "history": history}
 
-    async def _steps(self, workflow_id: str) -> list[Document]:
+    async def _steps(self, workflow_id: str) -> list[WorkflowStep]:
         now = self._context.clock()
         rows = await self._read("get_gates", flow_id=workflow_id)
         return [gated_step(row, index, now) for index, row in enumerate(rows)]
@@ -88,43 +99,45 @@ class ControlQueries:
         flow_id: str = rows[0][2]
         return flow_id
 
-    async def approval(self, approval_id: str) -> Document:
+    async def approval(self, approval_id: str) -> ApprovalDocument:
         """An approval with the attempts of its work item so far."""
         rows = await self._read("get_approval", approval_id=approval_id)
         if not rows:
             raise UnknownApproval
-        return (await self._with_history([approval_document(read_approval(rows[0][1:]))]))[0]
+        return (await self._with_history([approval_fields(read_approval(rows[0][1:]))]))[0]
 
     async def approvals(
-        self, *, status: str | None, flow_id: str | None, cursor: str | None, limit: int, history: bool = True
-    ) -> Document:
+        self, *, status: str | None, flow_id: str | None, cursor: str | None, limit: int
+    ) -> ApprovalsPage:
+        approvals, following = await self._approvals(status=status, flow_id=flow_id, cursor=cursor, limit=limit)
+        return {"approvals": await self._with_history(approvals), "next_cursor": following}
+
+    async def _approvals(
+        self, *, status: str | None, flow_id: str | None, cursor: str | None, limit: int
+    ) -> tuple[list[ApprovalFields], str | None]:
+        """One page of approvals, and the cursor of the next page."""
         rows, following = await self._list(
             "list_approvals", limit, status=status, flow_id=flow_id, after=numeric_cursor(cursor)
         )
-        documents = await converted(lambda row: approval_document(read_approval(row[1:])), rows)
-        if history:
-            documents = await self._with_history(documents)
-        return {"approvals": documents, "next_cursor": following}
+        return await converted(lambda row: approval_fields(read_approval(row[1:])), rows), following
 
-    async def _with_history(self, approvals: list[Document]) -> list[Document]:
-        """Each with all that happened to the work item that people are asked about."""
+    async def _with_history(self, approvals: list[ApprovalFields]) -> list[ApprovalDocument]:
+        """Each approval with every event of its work item."""
         items = sorted({(approval["flow_id"], approval["work_id"]) for approval in approvals})
-        histories: dict[str, list[Document]] = {work_id: [] for _, work_id in items}
+        histories: dict[str | None, list[JournalEvent]] = {work_id: [] for _, work_id in items}
         for event in await self._history(items):
             histories[event["work_id"]].append(event)
         return [{**approval, "history": histories[approval["work_id"]]} for approval in approvals]
 
-    async def _history(self, items: list[tuple[str, str]]) -> list[Document]:
-        """All that happened to some work items, each given as its flow and itself, in its order."""
+    async def _history(self, items: list[tuple[str, str]]) -> list[JournalEvent]:
+        """The events of some work items (pairs of flow id and work id), oldest first."""
         rows = await self._read("journal_of_works", work=orjson.dumps(items).decode())
         return await converted(event_document, rows)
 
-    async def pending_approvals(self, limit: int) -> Document:
-        """The steps of workflows that wait for people, in the shape that agents know."""
-        page = await self.approvals(
-            status=ApprovalStatus.PENDING, flow_id=None, cursor=None, limit=limit, history=False
-        )
-        pending = [
+    async def pending_approvals(self, limit: int) -> PendingApprovals:
+        """Pending approvals, with the field names that agents use."""
+        approvals, _ = await self._approvals(status=ApprovalStatus.PENDING, flow_id=None, cursor=None, limit=limit)
+        pending: list[PendingApproval] = [
             {
                 **approval,
                 "decision": "require_approval",
@@ -134,17 +147,17 @@ class ControlQueries:
                 "approval_status": approval["status"],
                 "created_at": approval["requested_at"],
             }
-            for approval in page["approvals"]
+            for approval in approvals
         ]
         return {"pending_approvals": pending, "count": len(pending)}
 
-    async def policy(self, policy_id: str) -> Document:
+    async def policy(self, policy_id: str) -> PolicyDocument:
         rows = await self._read("get_policy", policy_id=policy_id)
         if not rows:
             raise UnknownPolicy
         return policy_document(read_policy(rows[0]))
 
-    async def policies(self, *, cursor: str | None, limit: int) -> Document:
+    async def policies(self, *, cursor: str | None, limit: int) -> PoliciesPage:
         """By id; a cursor is the last id of the page before."""
         if cursor is not None and not re.fullmatch(POLICY_ID_PATTERN, cursor):
             raise not_a_cursor()
@@ -157,7 +170,7 @@ class ControlQueries:
             row[0] for row in await self._read("list_policies", after=None, limit=MOST_POLICIES) if row[3] == source
         ]
 
-    async def policy_versions(self, policy_id: str) -> Document:
+    async def policy_versions(self, policy_id: str) -> PolicyVersions:
         rows = await self._read("policy_versions", policy_id=policy_id, limit=MOST_VERSIONS)
         if not rows:
             raise UnknownPolicy

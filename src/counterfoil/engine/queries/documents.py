@@ -1,8 +1,8 @@
-"""Rows as the JSON documents that the API shows. Never a token: the database holds none."""
+"""Builds the documents that the API shows from rows. Never a token: the database holds none."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -16,16 +16,22 @@ from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.domain.urls import mask_url
 from counterfoil.store.journal import parse_entry
 from counterfoil.store.protocol import Row
+from counterfoil.wire.flows import FlowDocument, FlowParent, FlowSummary, PlanDocument, StepInFlow
+from counterfoil.wire.journal import JournalEvent
+from counterfoil.wire.schedules import ScheduleDocument, ScheduleFailure
+from counterfoil.wire.steps import StepDocument
+from counterfoil.wire.work import AttemptDocument, WorkDocument
 
 Document = dict[str, Any]
+"""A JSON object whose members are not declared."""
 
 
-def fragment(text: str | None, default: str = "null") -> orjson.Fragment:
-    """JSON text from a column, passed on as it is."""
+def fragment(text: str | None, default: str = "null") -> Any:
+    """JSON text from a column, passed on as it is: an ``orjson.Fragment`` in the place of the value that it encodes."""
     return orjson.Fragment(text if text is not None else default)
 
 
-def step_document(row: Row, defaults: WorkDefaults) -> Document:
+def step_document(row: Row, defaults: WorkDefaults) -> StepDocument:
     step_id, version, definition, created_at, updated_at = row
     return registered_step(
         step_id, version, StepDefinition.model_validate_json(definition), defaults, created_at, updated_at
@@ -34,7 +40,7 @@ def step_document(row: Row, defaults: WorkDefaults) -> Document:
 
 def registered_step(
     step_id: str, version: str, definition: StepDefinition, defaults: WorkDefaults, created_at: int, updated_at: int
-) -> Document:
+) -> StepDocument:
     """A definition with everything that it inherits, as it will be used; passwords in its URLs are masked."""
     document = definition.model_dump(mode="json", by_alias=True)
     document["attributes"] = {
@@ -45,16 +51,17 @@ def registered_step(
         place.update({name: mask_url(place[name]) for name in STEP_URLS if place.get(name)})
     document["name"] = definition.name or step_id
     document["work"] = definition.work.resolve(defaults).model_dump(mode="json")
-    return {
+    shown = {
         "step_id": step_id,
         **document,
         "version": version,
         "created_at": rfc3339(created_at),
         "updated_at": rfc3339(updated_at),
     }
+    return cast(StepDocument, shown)
 
 
-def listed_flow(row: Row, outputs: Document) -> Document:
+def listed_flow(row: Row, outputs: Document) -> FlowSummary:
     """A flow in a list: its own state, without its steps."""
     _, flow_id, status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent = row
     return {
@@ -81,27 +88,30 @@ def gathered_outputs(rows: list[Row]) -> dict[str, Document]:
     return outputs
 
 
-def whole_flow(row: Row, outputs: Document) -> Document:
-    """A flow by itself: what a list shows of it, and what it was planned and started with."""
+def whole_flow(row: Row, outputs: Document, steps: dict[str, StepInFlow]) -> FlowDocument:
+    """A flow by itself: what a list shows of it, its plan and start, and its steps in the order of the plan."""
     _, status, goals, created_at, error, finished_at, metadata, labels, init, options, parent, deadline_at = row[:12]
     compensation, plan, pruned_at = row[12:]
     listed = listed_flow(
         (0, row[0], status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent), outputs
     )
     undone = parse_json(compensation)["steps"] if compensation is not None else []
+    planned = _plan_document(plan, goals, init)
+    order = {step_id: place for place, step_id in enumerate(planned["steps"])}
     return {
         **listed,
         "init": fragment(init),
-        "plan": _plan_document(plan, goals, init),
+        "plan": planned,
         "deadline_at": optional_rfc3339(deadline_at),
         "options": fragment(options),
         "compensation": [{"step_id": step["step_id"], "status": step["status"]} for step in undone],
+        "steps": dict(sorted(steps.items(), key=lambda item: order.get(item[0], len(order)))),
     }
 
 
-def _plan_document(plan: str | None, goals: str, init: str) -> Document:
+def _plan_document(plan: str | None, goals: str, init: str) -> PlanDocument:
     if plan is not None:
-        return Plan(**parse_json(plan)).document()
+        return cast(PlanDocument, Plan(**parse_json(plan)).document())
     goal_ids = parse_json(goals)  # of a time when nothing was planned
     return {
         "goals": goal_ids,
@@ -114,14 +124,14 @@ def _plan_document(plan: str | None, goals: str, init: str) -> Document:
     }
 
 
-def _parent_document(parent: str | None) -> Document | None:
+def _parent_document(parent: str | None) -> FlowParent | None:
     if parent is None:
         return None
     found = parse_json(parent)
-    return {name: found[name] for name in ("flow_id", "step_id", "work_id")}
+    return {"flow_id": found["flow_id"], "step_id": found["step_id"], "work_id": found["work_id"]}
 
 
-def flow_step_document(row: Row) -> Document:
+def flow_step_document(row: Row) -> StepInFlow:
     _, status, goal, version, started_at, finished_at, items, error, due_at, redrives, kind = row
     return {
         "status": status,
@@ -149,7 +159,7 @@ def step_reasons(entries: list[Row]) -> dict[str, str]:
     }
 
 
-def work_document(row: Row) -> Document:
+def work_document(row: Row) -> WorkDocument:
     (_, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
      result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of,
      undoes, child_flow_id) = row  # fmt: skip
@@ -179,7 +189,7 @@ def work_document(row: Row) -> Document:
     }
 
 
-def event_document(row: Row) -> Document:
+def event_document(row: Row) -> JournalEvent:
     seq, event_type, at, flow_id, step_id, work_id, attempt, data = row
     facts = parse_json(data)
     for name, value in facts.items():
@@ -193,13 +203,13 @@ def event_document(row: Row) -> Document:
         "step_id": step_id,
         "work_id": work_id,
         "attempt": attempt,
-        "data": orjson.Fragment(dump_json(facts)),
+        "data": cast(Document, orjson.Fragment(dump_json(facts))),
     }
 
 
-def attempt_documents(events: list[Row]) -> list[Document]:
+def attempt_documents(events: list[Row]) -> list[AttemptDocument]:
     """The attempts of a work item, read off its journal."""
-    attempts: list[Document] = []
+    attempts: list[AttemptDocument] = []
     unsent = 0
     for _, event_type, at, _, _, _, _, data in events:
         facts = parse_json(data)
@@ -234,7 +244,7 @@ def attempt_documents(events: list[Row]) -> list[Document]:
     return attempts
 
 
-def schedule_document(schedule: Schedule) -> Document:
+def schedule_document(schedule: Schedule) -> ScheduleDocument:
     """A schedule with what it is about to do, and what came of it last."""
     return {
         "schedule_id": schedule.schedule_id,
@@ -247,7 +257,7 @@ def schedule_document(schedule: Schedule) -> Document:
         "next_at": optional_rfc3339(schedule.next_at),
         "last_at": optional_rfc3339(schedule.last_at),
         "last_flow_id": schedule.last_flow_id,
-        "last_error": schedule.last_error,
+        "last_error": cast("ScheduleFailure | None", schedule.last_error),
         "upcoming": [rfc3339(tick) for tick in schedule.upcoming()],
         "created_at": rfc3339(schedule.created_at),
         "updated_at": rfc3339(schedule.updated_at),

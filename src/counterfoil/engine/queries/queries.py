@@ -44,8 +44,13 @@ from counterfoil.engine.queries.reading import (
     read_list,
     read_page,
 )
-from counterfoil.store.kinds.rows import read_schedule
+from counterfoil.store.kinds.schedules import read_schedule
 from counterfoil.store.protocol import Row, Store
+from counterfoil.wire.flows import FlowDocument, FlowResult, FlowsPage, FlowSummary, StepInFlow
+from counterfoil.wire.journal import EventsPage
+from counterfoil.wire.schedules import ScheduleDocument, SchedulesPage
+from counterfoil.wire.steps import StepDocument
+from counterfoil.wire.work import ReceiptState, WorkDetail, WorkPage
 
 _WITHOUT_OUTCOME = frozenset({str(StepStatus.SKIPPED), str(StepStatus.CANCELLED)})
 _FINAL = frozenset(str(status) for status in FINAL_FLOWS)
@@ -59,27 +64,24 @@ class Queries:
         self._context = context
         self._feed = feed
 
-    async def step(self, step_id: str) -> Document:
+    async def step(self, step_id: str) -> StepDocument:
         rows = await self._read("get_step", step_id=step_id)
         if not rows:
             raise UnknownStep
         return step_document(rows[0], self._context.defaults)
 
-    async def steps(self) -> list[Document]:
+    async def steps(self) -> list[StepDocument]:
         return [step_document(row, self._context.defaults) for row in await self._read("list_steps")]
 
-    async def flow(self, flow_id: str) -> Document:
+    async def flow(self, flow_id: str) -> FlowDocument:
         rows = await self._read("get_flow", flow_id=flow_id)
         if not rows:
             raise UnknownFlow
         outputs = await self._outputs([flow_id])
         steps = await self._steps_of(flow_id)
-        document = whole_flow(rows[0], outputs.get(flow_id, {}))
-        order = {step_id: place for place, step_id in enumerate(document["plan"]["steps"])}
-        document["steps"] = dict(sorted(steps.items(), key=lambda item: order.get(item[0], len(order))))
-        return document
+        return whole_flow(rows[0], outputs.get(flow_id, {}), steps)
 
-    async def _steps_of(self, flow_id: str) -> dict[str, Document]:
+    async def _steps_of(self, flow_id: str) -> dict[str, StepInFlow]:
         rows = await self._read("get_flow_steps", flow_id=flow_id)
         steps = {row[0]: flow_step_document(row) for row in rows}
         items = await self._read("work_of_flow", flow_id=flow_id)
@@ -104,7 +106,7 @@ class Queries:
         rows = await self._read("outputs_of_flows", flow_ids=orjson.dumps(flow_ids).decode())
         return await off_loop(lambda: gathered_outputs(rows), rows)
 
-    async def _with_outputs(self, flows: list[Row]) -> list[Document]:
+    async def _with_outputs(self, flows: list[Row]) -> list[FlowSummary]:
         """Flows of a list with what they gave: as many as fit into a page, one at least."""
         order = [row[1] for row in flows]
         wanted = orjson.dumps(order).decode()
@@ -130,7 +132,7 @@ class Queries:
         since_ms: int | None = None,
         cursor: str | None = None,
         limit: int = 100,
-    ) -> Document:
+    ) -> FlowsPage:
         rows, following = await self._list(
             "list_flows" if status in (None, "completed") else "list_open_flows",
             limit,
@@ -145,8 +147,8 @@ class Queries:
             following = str(rows[len(flows) - 1][0])
         return {"flows": flows, "next_cursor": following}
 
-    async def result(self, flow_id: str, wait_ms: int) -> tuple[Document, bool]:
-        """The flow's result and whether it is final, waiting for that no longer than asked."""
+    async def result(self, flow_id: str, wait_ms: int) -> tuple[FlowResult, bool]:
+        """The flow's result and whether it is final; waits at most ``wait_ms`` for the end."""
         give_up_at = self._context.clock() + wait_ms
         with self._feed.subscribe(flow_id) as subscription:
             while True:
@@ -157,7 +159,7 @@ class Queries:
                 left_ms = give_up_at - self._context.clock()
                 if status in _FINAL or left_ms <= 0 or self._feed.closed:
                     outputs = await self._outputs([flow_id])
-                    document = {
+                    document: FlowResult = {
                         "flow_id": flow_id,
                         "status": status,
                         "outputs": outputs.get(flow_id, {}),
@@ -166,7 +168,7 @@ class Queries:
                     return document, status in _FINAL
                 await subscription.wait(left_ms / 1000)
 
-    async def events(self, flow_id: str, *, cursor: str | None = None, limit: int = 200) -> Document:
+    async def events(self, flow_id: str, *, cursor: str | None = None, limit: int = 200) -> EventsPage:
         rows, following = await self._list("journal_of_flow", limit, flow_id=flow_id, after=numeric_cursor(cursor) or 0)
         if not rows and not await self._read("flow_exists", flow_id=flow_id):
             raise UnknownFlow
@@ -180,7 +182,7 @@ class Queries:
         overdue: bool = False,
         cursor: str | None = None,
         limit: int = 100,
-    ) -> Document:
+    ) -> WorkPage:
         query, filters = "list_work", {"step_id": step_id, "after": numeric_cursor(cursor)}
         if status == "gated_not_completed":
             query, filters["now"] = "list_gated_work", self._context.clock()
@@ -191,7 +193,7 @@ class Queries:
         rows, following = await self._list(query, limit, **filters)
         return {"work": await converted(work_document, rows), "next_cursor": following}
 
-    async def work_item(self, work_id: str) -> Document:
+    async def work_item(self, work_id: str) -> WorkDetail:
         rows = await self._read("get_work", work_id=work_id)
         if not rows:
             raise UnknownWork
@@ -199,7 +201,7 @@ class Queries:
         events = await self._read("journal_of_work", flow_id=document["flow_id"], work_id=work_id)
         return {**document, "attempts": attempt_documents(events)}
 
-    async def receipt(self, work_id: str) -> Document:
+    async def receipt(self, work_id: str) -> ReceiptState:
         """What the holder of a receipt may see of its work."""
         rows = await self._read("receipt_status", work_id=work_id)
         if not rows:
@@ -222,13 +224,13 @@ class Queries:
         rows, _ = await read_page(self._store, query, self._context.page_bytes, **parameters)
         return await converted(_streamed, rows)
 
-    async def schedule(self, schedule_id: str) -> Document:
+    async def schedule(self, schedule_id: str) -> ScheduleDocument:
         rows = await self._read("get_schedule", schedule_id=schedule_id)
         if not rows:
             raise UnknownSchedule
         return schedule_document(read_schedule(rows[0]))
 
-    async def schedules(self, *, cursor: str | None = None, limit: int = 100) -> Document:
+    async def schedules(self, *, cursor: str | None = None, limit: int = 100) -> SchedulesPage:
         """By id; a cursor is the last id of the page before."""
         if cursor is not None and not re.fullmatch(SCHEDULE_ID_PATTERN, cursor):
             raise not_a_cursor()

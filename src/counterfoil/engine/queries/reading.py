@@ -24,7 +24,7 @@ async def read(store: Store, query: str, **parameters: Any) -> list[Row]:
     try:
         return await store.read(query, **parameters)
     except StoreFailure as failure:
-        raise Unavailable("the store cannot be read now, try again later") from failure
+        raise Unavailable("the store cannot be read now; retry later") from failure
 
 
 async def read_page(store: Store, query: str, max_bytes: int, **parameters: Any) -> Page:
@@ -32,7 +32,7 @@ async def read_page(store: Store, query: str, max_bytes: int, **parameters: Any)
     try:
         return await store.read_page(query, max_bytes, **parameters)
     except StoreFailure as failure:
-        raise Unavailable("the store cannot be read now, try again later") from failure
+        raise Unavailable("the store cannot be read now; retry later") from failure
 
 
 async def read_list(store: Store, query: str, max_bytes: int, limit: int, **parameters: Any) -> Listed:
@@ -61,4 +61,4 @@ def numeric_cursor(text: str | None) -> int | None:
 
 
 def not_a_cursor() -> InvalidInput:
-    return InvalidInput(errors=[{"place": "cursor", "message": "is not a cursor that a list has given"}])
+    return InvalidInput(errors=[{"place": "cursor", "message": "is not a cursor of a list"}])

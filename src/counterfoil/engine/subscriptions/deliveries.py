@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,9 +19,11 @@ from counterfoil.domain.subscriptions.definitions import Delivery
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.subscriptions.commands import DisableSubscription, secrets_of
 from counterfoil.engine.subscriptions.messages import Messenger, Outcome, Transport, in_hand_ms, recorded
+from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.kinds.subscriptions import DELIVERIES
 from counterfoil.store.unit_of_work.read_set import Find, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.transport.exhaustion import Shortage
@@ -57,13 +58,15 @@ class ClaimDelivery:
             return None
         subscription = unit.controls().subscriptions.get(delivery.subscription_id)
         if subscription is None:  # it was deleted while this was being written
-            unit.deliveries.put(self.delivery_id, None)
+            unit.records(DELIVERIES).put(self.delivery_id, None)
             return None
         if not subscription.definition.enabled:
-            unit.deliveries.put(self.delivery_id, replace(delivery, due_at=None, note="the subscription is disabled"))
+            unit.records(DELIVERIES).put(
+                self.delivery_id, replace(delivery, due_at=None, note="the subscription is disabled")
+            )
             return None
         claimed = replace(delivery, due_at=now + self.for_ms)
-        unit.deliveries.put(self.delivery_id, claimed)
+        unit.records(DELIVERIES).put(self.delivery_id, claimed)
         return claimed, subscription.definition.url
 
 
@@ -87,19 +90,25 @@ class RecordDelivery:
         if delivery is None:
             return
         if self.outcome.word == "delivered" or delivery.subscription_id not in unit.controls().subscriptions:
-            unit.deliveries.put(self.delivery_id, None)
+            unit.records(DELIVERIES).put(self.delivery_id, None)
         elif delivery.due_at == self.until:
             retry_at, note = self.outcome.retry_at, self.outcome.note
             attempt = delivery.attempt + int(self.outcome.sent)
             tried = replace(delivery, attempt=attempt, due_at=retry_at, note=note)
-            unit.deliveries.put(self.delivery_id, tried)
+            unit.records(DELIVERIES).put(self.delivery_id, tried)
 
 
 class Notifier:
     """Makes due deliveries, so many at a time, and records what became of each."""
 
     def __init__(
-        self, context: EngineContext, commit: GroupCommit, transport: Transport, metrics: Metrics, shortage: Shortage
+        self,
+        context: EngineContext,
+        commit: GroupCommit,
+        transport: Transport,
+        metrics: Metrics,
+        shortage: Shortage,
+        wakeups: Wakeups,
     ) -> None:
         self._context = context
         self._commit = commit
@@ -107,9 +116,8 @@ class Notifier:
         self._metrics = metrics
         self._under_way: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._wakeups = wakeups
         self._stopping = False
-        self.freed: Callable[[], None] = lambda: None
-        """Called when one is over, while others may have been passed over for it."""
 
     @property
     def is_full(self) -> bool:
@@ -119,13 +127,17 @@ class Notifier:
         """The subscriptions that are told no more at the moment, as JSON text."""
         return dump_json(sorted(key for key, count in self._under_way.items() if count >= AT_ONCE_TO_ONE)).decode()
 
-    async def make_due(self, now: int, limit: int) -> int:
-        """Begin with deliveries that are due, at most so many; how many were begun."""
-        if self._stopping or self.is_full:
-            return 0
+    def has_room(self) -> bool:
+        return not (self._stopping or self.is_full)
+
+    def due(self, now: int, limit: int) -> ForEach[tuple[Delivery, str] | None]:
+        """The search for deliveries that are due, and the command that claims each."""
         room = min(limit, AT_ONCE - len(self._tasks))
         find = Find.of("find_deliveries", now=now, share=AT_ONCE_TO_ONE, limit=room, busy=self.busy())
-        claimed = await self._commit.submit(ForEach(find, partial(ClaimDelivery, for_ms=in_hand_ms(RULES))))
+        return ForEach(find, partial(ClaimDelivery, for_ms=in_hand_ms(RULES)))
+
+    async def launch(self, claimed: list[tuple[Delivery, str] | None]) -> int:
+        """Begin with the deliveries that were claimed; returns how many were found."""
         for found in claimed:
             if found is not None:
                 self._launch(*found)
@@ -158,8 +170,8 @@ class Notifier:
         self._under_way[subscription_id] -= 1
         if not self._under_way[subscription_id]:
             del self._under_way[subscription_id]
-        if was_full and not self._stopping:
-            self.freed()
+        if was_full and not self._stopping:  # others may have been passed over for this one
+            self._wakeups.now(SweepName.DELIVERIES)
 
     async def _make(self, delivery: Delivery, url: str) -> None:
         subscription_id, until = delivery.subscription_id, delivery.due_at or 0

@@ -9,24 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import structlog
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from counterfoil.domain.errors import Unavailable
-from counterfoil.engine import Engine
-from counterfoil.engine.sweeps.approvals import ApprovalSweep
-from counterfoil.engine.sweeps.cancel_calls import CancelCallSweep
-from counterfoil.engine.sweeps.clocks import FlowClockSweep
-from counterfoil.engine.sweeps.deadlines import DeadlineSweep
-from counterfoil.engine.sweeps.deliveries import DeliverySweep
-from counterfoil.engine.sweeps.lease import LeaseSweep
-from counterfoil.engine.sweeps.orphans import OrphanSweep
-from counterfoil.engine.sweeps.requeue import RequeueSweep
-from counterfoil.engine.sweeps.retention import RetentionSweep
-from counterfoil.engine.sweeps.schedules import ScheduleSweep
+from counterfoil.engine.engine import Engine
+from counterfoil.engine.sweeps.declarations import sweeps_of
 from counterfoil.engine.sweeps.sweep import Sweep
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.store.group_commit.commit import StoreFailure
@@ -35,12 +25,8 @@ ROUND = 256
 """Items that one round of a sweep treats at most: they share a commit, and leave room for others in it."""
 POSTPONED_MS = 500
 """When a sweep looks again after the store was not to be had, if its interval is longer."""
-IN_OTHER_HANDS_MS = 50
-"""When a sweep looks again for what is due, but was passed over: another node has it in hand."""
-UNHURRIED = frozenset({SweepName.RETENTION})
-"""Sweeps that pause between two rounds, though there may be more to do: they say themselves when they go on."""
-SILENCE_INTERVALS = 10
-"""A sweep that has not finished a round for so many intervals (and ten seconds) is not alive."""
+LOCKED_ELSEWHERE_RETRY_MS = 50
+"""When a sweep looks again for items that are due but were passed over: another node has them locked."""
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +42,6 @@ class SweepRunner:
         self._stopped = False
         self._postponed = False
         self._task: asyncio.Task[None] | None = None
-        self.finished_at = engine.context.clock()
 
     def ring(self) -> None:
         if self._stopped:
@@ -77,7 +62,7 @@ class SweepRunner:
             self._rung = False
             try:
                 now = clock()
-                items = await self.sweep.run_once(now, ROUND)
+                items = await self.sweep.run_once(self._engine.commit, now, ROUND)
                 due_at = await self.sweep.next_due()
             except (StoreFailure, Unavailable) as error:
                 if not self._postponed:  # one line an outage is enough
@@ -90,11 +75,11 @@ class SweepRunner:
                 return
             self._postponed = False
             self._engine.metrics.swept(self.sweep.name, items)
-            self.finished_at = clock()
-            if items and self.sweep.name not in UNHURRIED:
+            self._engine.sweep_progress.finished(self.sweep.name, clock())
+            if items and not self.sweep.pauses:
                 self._rung = True  # there may be more: look again before resting
             elif due_at is not None:
-                self._loop.wake(self.sweep.name, due_at if due_at > now else clock() + IN_OTHER_HANDS_MS)
+                self._loop.wake(self.sweep.name, due_at if due_at > now else clock() + LOCKED_ELSEWHERE_RETRY_MS)
 
 
 class SweepLoop:
@@ -109,24 +94,12 @@ class SweepLoop:
             executors={"default": DebugExecutor()},
             job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
         )
-        sweeps: list[Sweep] = [
-            RequeueSweep(engine),
-            DeadlineSweep(engine),
-            FlowClockSweep(engine),
-            OrphanSweep(engine),
-            CancelCallSweep(engine),
-            LeaseSweep(engine),
-            ScheduleSweep(engine),
-            ApprovalSweep(engine),
-            DeliverySweep(engine),
-            RetentionSweep(engine),
-        ]
-        self._runners = {sweep.name: SweepRunner(sweep, engine, self) for sweep in sweeps}
+        self._runners = {sweep.name: SweepRunner(sweep, engine, self) for sweep in sweeps_of(engine)}
         self._planned: dict[SweepName, int] = {}
-        engine.wakeups.listener = self.wake
-        engine.watch_sweeps(self.readiness)
 
     def start(self) -> None:
+        self._engine.sweep_progress.expect(self._runners, self._interval_ms, self._engine.context.clock())
+        self._engine.wakeups.listen(self.wake)
         interval = timedelta(milliseconds=self._interval_ms)
         for name in self._runners:
             self._scheduler.add_job(self._fire, "interval", seconds=interval.total_seconds(), args=(name,), id=name)
@@ -136,7 +109,7 @@ class SweepLoop:
             runner.ring()
 
     async def stop(self) -> None:
-        self._engine.wakeups.listener = lambda sweep, at: None
+        self._engine.wakeups.stop_listening()
         self._scheduler.shutdown(wait=False)
         for runner in self._runners.values():
             await runner.stop()
@@ -150,16 +123,6 @@ class SweepLoop:
             self._planned[name] = due_at
             moment = datetime.now(UTC) + timedelta(milliseconds=due_at - now)
             self._scheduler.modify_job(name, next_run_time=moment)
-
-    def readiness(self) -> dict[str, Any]:
-        """How long ago each sweep finished a round; raises Unavailable when one has stopped doing so."""
-        now = self._engine.context.clock()
-        ages = {name: now - runner.finished_at for name, runner in self._runners.items()}
-        limit = self._interval_ms * SILENCE_INTERVALS + 10_000
-        silent = [name for name, age in ages.items() if age > limit]
-        if silent:
-            raise Unavailable(f"sweeps are not running: {', '.join(silent)}")
-        return {str(name): {"finished_ms_ago": age} for name, age in ages.items()}
 
     def _fire(self, name: SweepName) -> None:
         self._plan_tick(name)

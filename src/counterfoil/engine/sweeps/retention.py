@@ -1,22 +1,22 @@
-"""The sweep over flows that ended long ago: after a time what they carried goes, after another they go wholly.
+"""The search for flows that ended long ago: after a time their payloads are pruned, after another the whole flow.
 
 Flows are walked along in the order in which they were made, which needs no index that every completion would have to
 write. A walk ends where flows are too young to have ended long ago. It goes on from there, and does not look again at
 what it passed over because it was open or had ended lately: now and then it begins anew, for those.
 
-Every node walks for itself. A flow that another node has in hand is passed over.
+Every node walks for itself. A flow that another node has locked is passed over.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
 import orjson
 
-from counterfoil.engine import Engine
+from counterfoil.engine.engine import Engine
 from counterfoil.engine.flows.prune import Prune
-from counterfoil.engine.wakeups import SweepName
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.protocol import Row
 from counterfoil.store.unit_of_work.read_set import Find
@@ -60,10 +60,8 @@ class Walk:
         self.rests_until = now + (self._rest_ms if at_end else PAUSE_MS)
 
 
-class RetentionSweep:
-    """See engine/sweeps/sweep.py."""
-
-    name = SweepName.RETENTION
+class RetentionSearch:
+    """Goes on with each walk that does not rest. There may be more to prune: after a pause, see ``next_due``."""
 
     def __init__(self, engine: Engine) -> None:
         kept = engine.context.retention
@@ -74,28 +72,24 @@ class RetentionSweep:
         if kept.payloads_ms is not None and (kept.flows_ms is None or kept.payloads_ms < kept.flows_ms):
             self._walks.append(Walk(kept.payloads_ms, payloads=True))
 
-    async def run_once(self, now: int, limit: int) -> int:
-        """How many flows were pruned. There may be more: after a pause, see ``next_due``."""
-        if not self._engine.accepting:
-            return 0
-        return sum([await self._go_on(walk, now, limit) for walk in self._walks if walk.rests_until <= now])
+    async def search(self, now: int, limit: int) -> AsyncIterator[ForEach[bool]]:
+        """A walk moves on when its flows are pruned: a round that fails is made again."""
+        engine = self._engine
+        for walk in self._walks if engine.accepting else ():
+            if walk.rests_until > now:
+                continue
+            walk.goes_on(now)
+            cutoff = now - walk.kept_ms
+            rule: dict[str, Any] = {"cutoff": cutoff, "payloads": walk.payloads}
+            rows = await engine.store.read("walk_flows", after=walk.after, limit=ROWS_A_ROUND, **rule)
+            flows, after, at_end = _choose(rows, walk.after, cutoff, min(limit, FLOWS_A_ROUND))
+            if flows:
+                find = Find.of("find_prunable", flows=orjson.dumps(flows).decode(), **rule)
+                yield ForEach(find, partial(Prune, **rule))
+            walk.rests(engine.context.clock(), after, at_end=at_end)
 
     async def next_due(self) -> int | None:
         return min((walk.rests_until for walk in self._walks), default=None) if self._engine.accepting else None
-
-    async def _go_on(self, walk: Walk, now: int, limit: int) -> int:
-        engine = self._engine
-        walk.goes_on(now)
-        cutoff = now - walk.kept_ms
-        rule: dict[str, Any] = {"cutoff": cutoff, "payloads": walk.payloads}
-        rows = await engine.store.read("walk_flows", after=walk.after, limit=ROWS_A_ROUND, **rule)
-        flows, after, at_end = _choose(rows, walk.after, cutoff, min(limit, FLOWS_A_ROUND))
-        pruned = 0
-        if flows:
-            find = Find.of("find_prunable", flows=orjson.dumps(flows).decode(), **rule)
-            pruned = sum(await engine.commit.submit(ForEach(find, partial(Prune, **rule))))
-        walk.rests(engine.context.clock(), after, at_end=at_end)
-        return pruned
 
 
 def _choose(rows: list[Row], after: int, cutoff: int, limit: int) -> tuple[list[str], int, bool]:

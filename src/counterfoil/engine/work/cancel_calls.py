@@ -1,4 +1,4 @@
-"""Telling workers that their work is no longer wanted: each call is kept until it was delivered or given up."""
+"""Cancel calls, which tell workers to stop: each call is kept until it was delivered or given up."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from counterfoil.transport.exhaustion import Shortage
 RULES = WorkDefaults(max_retries=8, init_backoff_ms=500, max_backoff_ms=60_000, ack_timeout_ms=10_000)
 """How a cancel call is tried: nine times over some minutes. A worker that cannot be told learns it by heartbeat."""
 
+AT_ONCE = 64
+"""Cancel calls that are made at the same time."""
+
 
 class CancelCaller:
     """Makes due cancel calls. After a crash a call may be made twice: cancelling twice is harmless."""
@@ -38,10 +41,13 @@ class CancelCaller:
         self._signer = signer
         self._metrics = metrics
 
-    async def make_due(self, now: int, limit: int) -> int:
-        """Make the calls that are due, at most so many; how many were made."""
-        find = Find.of("find_calls", now=now, limit=limit)
-        claimed = await self._commit.submit(ForEach(find, partial(ClaimCancelCall, for_ms=in_hand_ms(RULES))))
+    def due(self, now: int, limit: int) -> ForEach[CancelCall | None]:
+        """The search for calls that are due, and the command that claims each."""
+        find = Find.of("find_calls", now=now, limit=min(limit, AT_ONCE))
+        return ForEach(find, partial(ClaimCancelCall, for_ms=in_hand_ms(RULES)))
+
+    async def make(self, claimed: list[CancelCall | None]) -> int:
+        """Make the calls that were claimed; returns how many."""
         calls = [call for call in claimed if call is not None]
         await asyncio.gather(*(self._make(call) for call in calls))
         return len(calls)

@@ -1,9 +1,9 @@
 """Dispatching: send what was claimed, and record what the endpoint said.
 
-The protocol. An attempt is sent only after its intent was committed (``committed`` is called with what the batch
-wrote), and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded
-against that very attempt of that very owner: if anything else happened to the item in the meantime (a webhook, a
-deadline, a cancellation), the reply is too late and changes nothing.
+The protocol. An attempt is sent only after its intent was committed (``after_commit`` is given what the batch wrote),
+and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded against that
+very attempt of that very owner: if anything else happened to the item in the meantime (a webhook, a deadline, a
+cancellation), the reply is too late and changes nothing.
 
 An attempt that this machine cannot send, for want of descriptors, memory, ports or threads, is held back and tried
 again under the same intent. If that does not help for half of its acknowledgement timeout, the item is given back:
@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -32,8 +31,8 @@ from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.domain.work.decisions import RetryRules, acknowledge, fail, give_back, report, take_back
 from counterfoil.domain.work.replies import (
     Acknowledged,
+    AttemptNotCompleted,
     Failed,
-    NotCompleted,
     NotSent,
     Outcome,
     Reply,
@@ -43,6 +42,7 @@ from counterfoil.domain.work.replies import (
 from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.subscriptions.messages import USER_AGENT, MessageSigner, Transport, recorded
+from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.engine.work.capacity import BatchCapacity, Slots
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.commit import GroupCommit
@@ -82,7 +82,7 @@ class RecordReply:
         if isinstance(outcome, Acknowledged):
             unit.record(acknowledge(work, now, self._http_status, outcome.note))
             return "acknowledged"
-        if isinstance(outcome, NotCompleted):
+        if isinstance(outcome, AttemptNotCompleted):
             event = give_back(
                 work,
                 unit.version(work.version),
@@ -115,29 +115,27 @@ class RecordReply:
 
 
 class Dispatcher:
-    """Sends claimed work, so many at a time, and brings every reply home."""
+    """Sends claimed work, so many at a time, and records every reply."""
 
     def __init__(
         self,
         context: EngineContext,
-        commit: GroupCommit,
         transport: Transport,
         signer: MessageSigner | None,
         metrics: Metrics,
         slots: Slots,
         lease: Lease,
         shortage: Shortage,
+        wakeups: Wakeups,
     ) -> None:
         self._context = context
-        self._commit = commit
         self._transport = transport
         self._signer = signer
         self._metrics = metrics
         self.slots = slots
         self._lease = lease
         self._shortage = shortage
-        self.freed: Callable[[], None] = lambda: None
-        """Called when a place became free that something waits for."""
+        self._wakeups = wakeups
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
 
@@ -148,23 +146,25 @@ class Dispatcher:
         if not self._stopping.is_set() and self._lease.held:
             unit.capacity = BatchCapacity(self.slots)
 
-    def committed(self, unit: UnitOfWork) -> None:
-        """Send every attempt whose intent has just been committed."""
+    def after_commit(self, unit: UnitOfWork, commit: GroupCommit) -> None:
+        """Send every attempt whose intent has just been committed; its reply is submitted to the same commit."""
         dispatched = EventType.WORK_DISPATCHED
+        if dispatched not in unit.changes.kinds():
+            return
         for event in unit.changes.events:
             if event.type is dispatched and event.work_id is not None:
                 work = unit.work(event.work_id)
                 # It may have ended, or gone on to another attempt, in the very commit that claimed it.
                 if work.status is WorkStatus.ACTIVE and work.attempt == event.attempt:
                     hold = event.data.get("approval_id")
-                    self._launch(work, unit.version(work.version), unit.inputs(work.flow_id), hold)
+                    self._launch(commit, work, unit.version(work.version), unit.inputs(work.flow_id), hold)
 
     def stop(self) -> None:
-        """Claim nothing more; what is under way goes on."""
+        """Claim nothing more; attempts in flight go on."""
         self._stopping.set()
 
     async def drain(self, timeout_seconds: float) -> int:
-        """Wait for what is under way, then give up on the rest: the next start treats it as unknown."""
+        """Wait for attempts in flight, then cancel the rest: the next start treats their outcome as unknown."""
         self._stopping.set()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_seconds)
@@ -174,13 +174,15 @@ class Dispatcher:
         await asyncio.gather(*left, return_exceptions=True)
         return len(left)
 
-    def _launch(self, work: Work, step: StepVersion, inputs: FlowInputs, hold: str | None) -> None:
+    def _launch(self, commit: GroupCommit, work: Work, step: StepVersion, inputs: FlowInputs, hold: str | None) -> None:
         self.slots.occupy(work.lane)
-        task = asyncio.create_task(self._attempt(work, step, inputs, hold))
+        task = asyncio.create_task(self._attempt(commit, work, step, inputs, hold))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _attempt(self, work: Work, step: StepVersion, inputs: FlowInputs, hold: str | None) -> None:
+    async def _attempt(
+        self, commit: GroupCommit, work: Work, step: StepVersion, inputs: FlowInputs, hold: str | None
+    ) -> None:
         try:
             reply = await self._send(work, step, dump_json(self._request(work, step, inputs)))
         except Exception:  # a bug, and perhaps sent: better unknown now than silent until the deadline
@@ -189,9 +191,10 @@ class Dispatcher:
         finally:
             self.slots.release(work.lane)
             if self.slots.waiting:
-                self.freed()
+                self._wakeups.now(SweepName.REQUEUE)
         outcome = classify(reply, "async" if step.definition.kind == "async" else "sync")
-        await self._record(RecordReply(work, outcome, reply.status, self._context.retry_rules(), hold), work)
+        record = RecordReply(work, outcome, reply.status, self._context.retry_rules(), hold)
+        await self._record(commit, record, work)
 
     async def _send(self, work: Work, step: StepVersion, body: bytes) -> Reply:
         """Make the call; as long as this machine lacks what it takes, for half of the call's own time at most."""
@@ -219,21 +222,21 @@ class Dispatcher:
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     async def _stops_within(self, seconds: float) -> bool:
-        """Wait so long; whether the engine stops meanwhile, or has done so already."""
+        """Wait so long; returns whether the engine stops meanwhile, or has stopped already."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
         return self._stopping.is_set()
 
     def _may_send(self, work: Work) -> bool:
-        """Whether the attempt is still this node's: nobody can have taken it over, nor given it up for its silence."""
+        """Whether the attempt is still this node's: its deadline has not passed, and its lease holds."""
         in_time = work.due_at is None or self._context.clock() < work.due_at
         return in_time and self._lease.holds(work.owner)
 
-    async def _record(self, command: RecordReply, work: Work) -> None:
-        """A reply must not get lost because the store is away for a moment: try until it is recorded."""
+    async def _record(self, commit: GroupCommit, command: RecordReply, work: Work) -> None:
+        """A reply must not get lost because the store is unavailable for a moment: try until it is recorded."""
         try:
-            outcome = await recorded(self._commit, command)
+            outcome = await recorded(commit, command)
         except CounterfoilError:
             log.exception("reply_not_recorded", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
         else:

@@ -30,7 +30,7 @@ class ExpireOverdue:
             return False
         step = unit.version(work.version)
         if step.is_gated:
-            code, message = "NOT_REPORTED", "the agent that was let run it has not reported in time"
+            code, message = "NOT_REPORTED", "the agent did not report before its deadline"
         else:
             awaited = "callback" if step.definition.kind == "async" else "answer"
             code, message = "DEADLINE_EXCEEDED", f"no {awaited} came before the deadline"

@@ -18,7 +18,7 @@ from aiohttp.web_protocol import MAX_MSG_QUEUE_SIZE, RequestPayloadError, _ErrIn
 from counterfoil.domain.errors import BadRequest, CounterfoilError
 
 NOT_HTTP = "the request line is not HTTP/1.1"
-ONLY_CHUNKED = "the only transfer coding that this server knows is chunked, in HTTP/1.1"
+ONLY_CHUNKED = "the only supported transfer coding is chunked, in HTTP/1.1"
 
 Found = tuple[list[tuple[Any, Any]], bool, bytes]
 

@@ -24,11 +24,12 @@ EngineFacade = Engine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class SuccessAnswer:
     """One way in which a route answers when all is well; without a model it has no JSON body."""
 
     description: str
-    model: type[BaseModel] | None = None
+    model: type[Any] | None = None
+    """The shape of the JSON body, declared in ``counterfoil.wire``."""
     media_type: str | None = None
     """For a body that is not JSON."""
 
@@ -52,7 +53,7 @@ class Route:
     handler: Handler
     tag: str
     summary: str
-    answers: Mapping[int, Answer]
+    answers: Mapping[int, SuccessAnswer]
     description: str = ""
     errors: tuple[type[CounterfoilError], ...] = ()
     """What it refuses with, beside what every route may refuse."""

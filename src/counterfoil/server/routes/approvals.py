@@ -17,12 +17,12 @@ from counterfoil.domain.errors import (
     UnsupportedMediaType,
 )
 from counterfoil.domain.gate.requests import Approve, Reject
-from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import REVIEWERS, caller
 from counterfoil.server.control_requests import ApprovalFilters
 from counterfoil.server.requests import read_optional_model, read_query
-from counterfoil.server.routes import Answer, EngineFacade, Route
+from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
+from counterfoil.wire.approvals import ApprovalDocument, ApprovalsPage
 
 _APPROVAL_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 REVIEW_ERRORS = (
@@ -39,23 +39,25 @@ REVIEW_ERRORS = (
 def approval_routes(engine: EngineFacade) -> list[Route]:
     async def list_approvals(request: web.Request) -> web.Response:
         wanted = read_query(request, ApprovalFilters)
-        page = await engine.control.queries.approvals(
+        page = await engine.control_queries.approvals(
             status=wanted.status, flow_id=wanted.flow_id, cursor=wanted.cursor, limit=wanted.limit
         )
         return json_response(page)
 
     async def get_approval(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.approval(_approval_id(request)))
+        return json_response(await engine.control_queries.approval(_approval_id(request)))
 
     async def approve(request: web.Request) -> web.Response:
         said = await read_optional_model(request, Approve, InvalidInput)
         return json_response(
-            await engine.control.review(_approval_id(request), caller(request), "approve", said.comment)
+            await engine.approvals.review(_approval_id(request), caller(request), "approve", said.comment)
         )
 
     async def reject(request: web.Request) -> web.Response:
         said = await read_optional_model(request, Reject, InvalidInput)
-        return json_response(await engine.control.review(_approval_id(request), caller(request), "reject", said.reason))
+        return json_response(
+            await engine.approvals.review(_approval_id(request), caller(request), "reject", said.reason)
+        )
 
     return [
         Route(
@@ -65,7 +67,7 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             tag="approvals",
             summary="List approvals, oldest first",
             query=ApprovalFilters,
-            answers={200: Answer(description="a page of approvals", model=answers.ApprovalsPage)},
+            answers={200: SuccessAnswer(description="a page of approvals", model=ApprovalsPage)},
             errors=(InvalidInput,),
         ),
         Route(
@@ -74,7 +76,7 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             handler=get_approval,
             tag="approvals",
             summary="Show an approval, with the attempts before it",
-            answers={200: Answer(description="the approval", model=answers.ApprovalDocument)},
+            answers={200: SuccessAnswer(description="the approval", model=ApprovalDocument)},
             errors=(UnknownApproval,),
         ),
         Route(
@@ -88,7 +90,7 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             request=Approve,
             request_optional=True,
             example={"comment": "checked with the customer"},
-            answers={200: Answer(description="the approval as it is now", model=answers.ApprovalDocument)},
+            answers={200: SuccessAnswer(description="the approval as it is now", model=ApprovalDocument)},
             errors=(UnknownApproval, *REVIEW_ERRORS),
             roles=REVIEWERS,
         ),
@@ -102,7 +104,7 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             request=Reject,
             request_optional=True,
             example={"reason": "wrong account"},
-            answers={200: Answer(description="the approval as it is now", model=answers.ApprovalDocument)},
+            answers={200: SuccessAnswer(description="the approval as it is now", model=ApprovalDocument)},
             errors=(UnknownApproval, *REVIEW_ERRORS),
             roles=REVIEWERS,
         ),

@@ -21,7 +21,7 @@ from counterfoil.domain.errors import (
     UnsupportedMediaType,
 )
 from counterfoil.domain.flows.requests import FLOW_ID_PATTERN, StartFlow
-from counterfoil.server import answers, sse
+from counterfoil.server import sse
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import OPERATORS, named_caller
 from counterfoil.server.requests import (
@@ -34,7 +34,9 @@ from counterfoil.server.requests import (
     read_optional_model,
     read_query,
 )
-from counterfoil.server.routes import Answer, EngineFacade, HeaderParameter, Route
+from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
+from counterfoil.wire.flows import FlowDocument, FlowRedriven, FlowResult, FlowsPage, FlowStarted, PlanDocument
+from counterfoil.wire.journal import EventsPage
 
 _FLOW_ID = re.compile(FLOW_ID_PATTERN)
 
@@ -45,7 +47,7 @@ EXAMPLE = {
 }
 
 _STREAM = {
-    200: Answer(
+    200: SuccessAnswer(
         description="`id` is the journal's sequence number, `event` the type, `data` the event as JSON; "
         "a comment comes every 15 seconds when nothing else does",
         media_type="text/event-stream",
@@ -68,7 +70,7 @@ class CancelFlow(BaseModel):
     ] = False
 
 
-class RedriveFlow(BaseModel):
+class RedriveFlowBody(BaseModel):
     """``POST /api/v1/flows/{flow_id}/redrive``: nothing needs to be said."""
 
     model_config = ConfigDict(extra="forbid")
@@ -80,7 +82,7 @@ def flow_routes(engine: EngineFacade) -> list[Route]:
 
 def _command_routes(engine: EngineFacade) -> list[Route]:
     async def start_flow(request: web.Request) -> web.Response:
-        document = await engine.start_flow(await read_model(request, StartFlow, InvalidInput), named_caller(request))
+        document = await engine.flows.start(await read_model(request, StartFlow, InvalidInput), named_caller(request))
         response = json_response(document, 201)
         response.headers["Location"] = f"/api/v1/flows/{document['flow_id']}"
         return response
@@ -88,15 +90,15 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
     async def cancel_flow(request: web.Request) -> web.Response:
         flow_id = _flow_id(request)
         wanted = await read_optional_model(request, CancelFlow, InvalidInput)
-        return json_response(await engine.cancel_flow(flow_id, compensate=wanted.compensate))
+        return json_response(await engine.flows.cancel(flow_id, compensate=wanted.compensate))
 
     async def redrive_flow(request: web.Request) -> web.Response:
         flow_id = _flow_id(request)
-        await read_optional_model(request, RedriveFlow, InvalidInput)
-        return json_response(await engine.redrive_flow(flow_id))
+        await read_optional_model(request, RedriveFlowBody, InvalidInput)
+        return json_response(await engine.flows.redrive(flow_id))
 
     async def plan_flow(request: web.Request) -> web.Response:
-        return json_response(await engine.plan_flow(await read_model(request, StartFlow, InvalidInput)))
+        return json_response(await engine.flows.plan(await read_model(request, StartFlow, InvalidInput)))
 
     return [
         Route(
@@ -108,7 +110,7 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
             description="What a start with the same body would run, and why; nothing is started.",
             request=StartFlow,
             example=EXAMPLE,
-            answers={200: Answer(description="the plan", model=answers.Plan)},
+            answers={200: SuccessAnswer(description="the plan", model=PlanDocument)},
             errors=(InvalidInput, UnreachableGoal, PlanCycle, UnknownStep, UnsupportedMediaType, PayloadTooLarge),
         ),
         Route(
@@ -121,7 +123,7 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
             "`flow_id` the start can be repeated safely: the second one is refused with `FLOW_EXISTS`.",
             request=StartFlow,
             example=EXAMPLE,
-            answers={201: Answer(description="started, and durable", model=answers.FlowStarted)},
+            answers={201: SuccessAnswer(description="started, and durable", model=FlowStarted)},
             errors=(
                 InvalidInput,
                 UnreachableGoal,
@@ -141,9 +143,9 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
             summary="Let a failed flow go on",
             description="From what failed, with new work items and new receipts; what completed is kept, unless it was "
             "compensated.",
-            request=RedriveFlow,
+            request=RedriveFlowBody,
             request_optional=True,
-            answers={200: Answer(description="under way again", model=answers.FlowRedriven)},
+            answers={200: SuccessAnswer(description="under way again", model=FlowRedriven)},
             errors=(UnknownFlow, FlowNotFailed, InvalidInput, UnsupportedMediaType, PayloadTooLarge),
             roles=OPERATORS,
         ),
@@ -157,7 +159,7 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
             "Cancelling again changes nothing.",
             request=CancelFlow,
             request_optional=True,
-            answers={200: Answer(description="the cancelled flow", model=answers.FlowDocument)},
+            answers={200: SuccessAnswer(description="the cancelled flow", model=FlowDocument)},
             errors=(UnknownFlow, FlowFinal, InvalidInput, UnsupportedMediaType, PayloadTooLarge),
             roles=OPERATORS,
         ),
@@ -194,7 +196,7 @@ def _query_routes(engine: EngineFacade) -> list[Route]:
             tag="flows",
             summary="List flows, newest first",
             query=FlowFilters,
-            answers={200: Answer(description="one page", model=answers.FlowsPage)},
+            answers={200: SuccessAnswer(description="one page", model=FlowsPage)},
             errors=(InvalidInput,),
         ),
         Route(
@@ -203,7 +205,7 @@ def _query_routes(engine: EngineFacade) -> list[Route]:
             handler=get_flow,
             tag="flows",
             summary="Show a flow with its steps and work",
-            answers={200: Answer(description="the flow", model=answers.FlowDocument)},
+            answers={200: SuccessAnswer(description="the flow", model=FlowDocument)},
             errors=(UnknownFlow,),
         ),
         Route(
@@ -214,8 +216,8 @@ def _query_routes(engine: EngineFacade) -> list[Route]:
             summary="Wait for the result of a flow",
             query=ResultWait,
             answers={
-                200: Answer(description="the flow has ended", model=answers.FlowResult),
-                202: Answer(description="not yet: the time is over", model=answers.FlowPending),
+                200: SuccessAnswer(description="the flow has ended", model=FlowResult),
+                202: SuccessAnswer(description="not yet: the time is over", model=FlowResult),
             },
             errors=(UnknownFlow, InvalidInput),
         ),
@@ -243,7 +245,7 @@ def _journal_routes(engine: EngineFacade) -> list[Route]:
             summary="Read the journal of a flow",
             description="Every change of the flow, oldest first.",
             query=EventsPaging,
-            answers={200: Answer(description="one page", model=answers.EventsPage)},
+            answers={200: SuccessAnswer(description="one page", model=EventsPage)},
             errors=(UnknownFlow, InvalidInput),
         ),
         Route(

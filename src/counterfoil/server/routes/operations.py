@@ -7,8 +7,9 @@ from contextlib import suppress
 from aiohttp import web
 
 from counterfoil.domain.errors import Unavailable
-from counterfoil.server.answers import Health, json_response
-from counterfoil.server.routes import Answer, EngineFacade, Route
+from counterfoil.server.answers import json_response
+from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
+from counterfoil.wire.operations import Health, ReadinessDocument
 
 
 def operations_routes(engine: EngineFacade) -> list[Route]:
@@ -18,11 +19,11 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
     async def get_readiness(request: web.Request) -> web.Response:  # noqa: ARG001
         if not engine.accepting:
             raise Unavailable("the engine is stopping")
-        return json_response({"status": "ready", **await engine.health()})
+        return json_response({"status": "ready", **await engine.operations.health()})
 
     async def get_metrics(request: web.Request) -> web.Response:  # noqa: ARG001
         with suppress(Unavailable):  # a store that cannot be read is when metrics are wanted most
-            await engine.refresh_metrics()
+            await engine.operations.refresh_metrics()
         text, content_type = engine.metrics.render()
         headers = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
         return web.Response(body=text, headers=headers)
@@ -34,7 +35,7 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
             handler=get_health,
             tag="operations",
             summary="Is the process alive",
-            answers={200: Answer(description="it is", model=Health)},
+            answers={200: SuccessAnswer(description="it is", model=Health)},
             open_on_loopback=True,
         ),
         Route(
@@ -47,7 +48,7 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
                 "The store can be written, a file descriptor can be had and the sweeps are alive; "
                 "503 otherwise (`details.failed` says what), and while it stops."
             ),
-            answers={200: Answer(description="it can", model=Health)},
+            answers={200: SuccessAnswer(description="it can", model=ReadinessDocument)},
             open_on_loopback=True,
         ),
         Route(
@@ -56,7 +57,7 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
             handler=get_metrics,
             tag="operations",
             summary="Metrics for Prometheus",
-            answers={200: Answer(description="the text format of Prometheus", media_type="text/plain")},
+            answers={200: SuccessAnswer(description="the text format of Prometheus", media_type="text/plain")},
             open_on_loopback=True,
         ),
     ]

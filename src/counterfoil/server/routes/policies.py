@@ -17,12 +17,12 @@ from counterfoil.domain.errors import (
 )
 from counterfoil.domain.policies.definitions import POLICY_ID_PATTERN, PolicyDefinition
 from counterfoil.domain.policies.trials import PolicyTrial
-from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import ADMINS, OPERATORS, caller
 from counterfoil.server.control_requests import ControlPaging
 from counterfoil.server.requests import read_model, read_query
-from counterfoil.server.routes import Answer, EngineFacade, Route
+from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
+from counterfoil.wire.policies import PoliciesPage, PolicyDocument, PolicyPut, PolicyTested, PolicyVersions
 
 _POLICY_ID = re.compile(POLICY_ID_PATTERN)
 
@@ -41,7 +41,7 @@ def policy_routes(engine: EngineFacade) -> list[Route]:
 
 def _trial_route(engine: EngineFacade) -> Route:
     async def test_policy(request: web.Request) -> web.Response:
-        return json_response(await engine.control.try_policy(await read_model(request, PolicyTrial, InvalidPolicy)))
+        return json_response(await engine.policies.test(await read_model(request, PolicyTrial, InvalidPolicy)))
 
     return Route(
         method="POST",
@@ -53,7 +53,7 @@ def _trial_route(engine: EngineFacade) -> Route:
         "before (`recorded`). Without `policy` all that are in force are asked. Nothing is recorded.",
         request=PolicyTrial,
         example=TRIAL,
-        answers={200: Answer(description="what would be said", model=answers.PolicyTested)},
+        answers={200: SuccessAnswer(description="what would be said", model=PolicyTested)},
         errors=(InvalidPolicy, UnknownWorkflow, UnknownStep, UnsupportedMediaType, PayloadTooLarge),
         roles=OPERATORS,
     )
@@ -62,13 +62,13 @@ def _trial_route(engine: EngineFacade) -> Route:
 def _reading_routes(engine: EngineFacade) -> list[Route]:
     async def list_policies(request: web.Request) -> web.Response:
         wanted = read_query(request, ControlPaging)
-        return json_response(await engine.control.queries.policies(cursor=wanted.cursor, limit=wanted.limit))
+        return json_response(await engine.control_queries.policies(cursor=wanted.cursor, limit=wanted.limit))
 
     async def get_policy(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.policy(_known(request)))
+        return json_response(await engine.control_queries.policy(_known(request)))
 
     async def list_policy_versions(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.policy_versions(_known(request)))
+        return json_response(await engine.control_queries.policy_versions(_known(request)))
 
     return [
         Route(
@@ -78,7 +78,7 @@ def _reading_routes(engine: EngineFacade) -> list[Route]:
             tag="policies",
             summary="List the policies, by id",
             query=ControlPaging,
-            answers={200: Answer(description="a page of policies", model=answers.PoliciesPage)},
+            answers={200: SuccessAnswer(description="a page of policies", model=PoliciesPage)},
             errors=(InvalidInput,),
         ),
         Route(
@@ -87,7 +87,7 @@ def _reading_routes(engine: EngineFacade) -> list[Route]:
             handler=get_policy,
             tag="policies",
             summary="Show a policy",
-            answers={200: Answer(description="the policy", model=answers.PolicyDocument)},
+            answers={200: SuccessAnswer(description="the policy", model=PolicyDocument)},
             errors=(UnknownPolicy,),
         ),
         Route(
@@ -96,7 +96,7 @@ def _reading_routes(engine: EngineFacade) -> list[Route]:
             handler=list_policy_versions,
             tag="policies",
             summary="Show the versions of a policy, newest first",
-            answers={200: Answer(description="its versions, also after it was deleted", model=answers.PolicyVersions)},
+            answers={200: SuccessAnswer(description="its versions, also after it was deleted", model=PolicyVersions)},
             errors=(UnknownPolicy,),
         ),
     ]
@@ -109,11 +109,11 @@ def _changing_routes(engine: EngineFacade) -> list[Route]:
             fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
             raise InvalidPolicy("the policy id is not valid", errors=[{"place": "policy_id", "message": fault}])
         definition = await read_model(request, PolicyDefinition, InvalidPolicy)
-        document, created = await engine.control.put_policy(policy_id, definition, caller(request))
+        document, created = await engine.policies.put(policy_id, definition, caller(request))
         return json_response(document, 201 if created else 200)
 
     async def delete_policy(request: web.Request) -> web.Response:
-        await engine.control.delete_policy(_known(request), caller(request))
+        await engine.policies.delete(_known(request), caller(request))
         return empty_response()
 
     return [
@@ -128,8 +128,8 @@ def _changing_routes(engine: EngineFacade) -> list[Route]:
             request=PolicyDefinition,
             example=EXAMPLE,
             answers={
-                200: Answer(description="changed, or the same as before", model=answers.PolicyPut),
-                201: Answer(description="new", model=answers.PolicyPut),
+                200: SuccessAnswer(description="changed, or the same as before", model=PolicyPut),
+                201: SuccessAnswer(description="new", model=PolicyPut),
             },
             errors=(InvalidPolicy, UnsupportedMediaType, PayloadTooLarge),
             roles=ADMINS,
@@ -141,7 +141,7 @@ def _changing_routes(engine: EngineFacade) -> list[Route]:
             tag="policies",
             summary="Remove a policy",
             description="What it has decided stays decided.",
-            answers={204: Answer(description="removed")},
+            answers={204: SuccessAnswer(description="removed")},
             errors=(UnknownPolicy,),
             roles=ADMINS,
         ),

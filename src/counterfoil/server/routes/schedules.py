@@ -17,10 +17,11 @@ from counterfoil.domain.errors import (
     UnsupportedMediaType,
 )
 from counterfoil.domain.schedules import SCHEDULE_ID_PATTERN, ScheduleDefinition
-from counterfoil.server.answers import ScheduleDocument, SchedulesPage, empty_response, json_response
+from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import ADMINS
 from counterfoil.server.requests import SchedulesPaging, read_model, read_query
-from counterfoil.server.routes import Answer, EngineFacade, Route
+from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
+from counterfoil.wire.schedules import ScheduleDocument, SchedulesPage
 
 _SCHEDULE_ID = re.compile(SCHEDULE_ID_PATTERN)
 
@@ -40,14 +41,14 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             fault = "must be 1 to 128 letters, digits, or . _ ~ : - and begin with a letter or digit"
             raise InvalidSchedule("the schedule id is not valid", errors=[{"place": "schedule_id", "message": fault}])
         definition = await read_model(request, ScheduleDefinition, InvalidSchedule)
-        document, created = await engine.put_schedule(schedule_id, definition)
+        document, created = await engine.schedules.put(schedule_id, definition)
         return json_response(document, 201 if created else 200)
 
     async def get_schedule(request: web.Request) -> web.Response:
         return json_response(await engine.queries.schedule(_known(request)))
 
     async def delete_schedule(request: web.Request) -> web.Response:
-        await engine.delete_schedule(_known(request))
+        await engine.schedules.delete(_known(request))
         return empty_response()
 
     async def list_schedules(request: web.Request) -> web.Response:
@@ -62,7 +63,7 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             tag="schedules",
             summary="List the schedules, by id",
             query=SchedulesPaging,
-            answers={200: Answer(description="a page of schedules", model=SchedulesPage)},
+            answers={200: SuccessAnswer(description="a page of schedules", model=SchedulesPage)},
             errors=(InvalidInput,),
         ),
         Route(
@@ -78,8 +79,8 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             request=ScheduleDefinition,
             example=EXAMPLE,
             answers={
-                200: Answer(description="changed, or the same as before", model=ScheduleDocument),
-                201: Answer(description="new", model=ScheduleDocument),
+                200: SuccessAnswer(description="changed, or the same as before", model=ScheduleDocument),
+                201: SuccessAnswer(description="new", model=ScheduleDocument),
             },
             errors=(
                 InvalidSchedule,
@@ -98,7 +99,7 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             handler=get_schedule,
             tag="schedules",
             summary="Show a schedule",
-            answers={200: Answer(description="the schedule", model=ScheduleDocument)},
+            answers={200: SuccessAnswer(description="the schedule", model=ScheduleDocument)},
             errors=(UnknownSchedule,),
         ),
         Route(
@@ -108,7 +109,7 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             tag="schedules",
             summary="Remove a schedule",
             description="Flows that it has started are not touched.",
-            answers={204: Answer(description="removed")},
+            answers={204: SuccessAnswer(description="removed")},
             errors=(UnknownSchedule,),
             roles=ADMINS,
         ),

@@ -10,10 +10,11 @@ from aiohttp import web
 from counterfoil.domain.errors import InvalidStep, PayloadTooLarge, UnknownStep, UnsupportedMediaType
 from counterfoil.domain.steps.definitions import STEP_ID_PATTERN, StepDefinition
 from counterfoil.domain.urls import MASKED_FAULT
-from counterfoil.server.answers import StepDocument, StepPut, StepsPage, empty_response, json_response
+from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import ADMINS
 from counterfoil.server.requests import read_json, validate
-from counterfoil.server.routes import Answer, EngineFacade, Route
+from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
+from counterfoil.wire.steps import StepDocument, StepPut, StepsPage
 
 _STEP_ID = re.compile(STEP_ID_PATTERN)
 
@@ -40,14 +41,14 @@ def step_routes(engine: EngineFacade) -> list[Route]:
         definition = await asyncio.to_thread(validate, StepDefinition, body, InvalidStep)
         if masked := definition.masked_urls():
             raise InvalidStep(errors=[{"place": place, "message": MASKED_FAULT} for place in masked])
-        document, created = await engine.put_step(step_id, definition)
+        document, created = await engine.steps.put(step_id, definition)
         return json_response(document, 201 if created else 200)
 
     async def get_step(request: web.Request) -> web.Response:
         return json_response(await engine.queries.step(_known(request)))
 
     async def delete_step(request: web.Request) -> web.Response:
-        await engine.delete_step(_known(request))
+        await engine.steps.delete(_known(request))
         return empty_response()
 
     async def list_steps(request: web.Request) -> web.Response:  # noqa: ARG001
@@ -60,7 +61,7 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             handler=list_steps,
             tag="steps",
             summary="List the registered steps",
-            answers={200: Answer(description="all steps", model=StepsPage)},
+            answers={200: SuccessAnswer(description="all steps", model=StepsPage)},
         ),
         Route(
             method="PUT",
@@ -74,8 +75,8 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             request=StepDefinition,
             example=EXAMPLE,
             answers={
-                200: Answer(description="changed, or the same as before", model=StepPut),
-                201: Answer(description="new", model=StepPut),
+                200: SuccessAnswer(description="changed, or the same as before", model=StepPut),
+                201: SuccessAnswer(description="new", model=StepPut),
             },
             errors=(InvalidStep, UnsupportedMediaType, PayloadTooLarge),
             roles=ADMINS,
@@ -86,7 +87,7 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             handler=get_step,
             tag="steps",
             summary="Show a step",
-            answers={200: Answer(description="the step", model=StepDocument)},
+            answers={200: SuccessAnswer(description="the step", model=StepDocument)},
             errors=(UnknownStep,),
         ),
         Route(
@@ -96,7 +97,7 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             tag="steps",
             summary="Remove a step",
             description="Flows that run already are not touched; no new flow can have it as a goal.",
-            answers={204: Answer(description="removed")},
+            answers={204: SuccessAnswer(description="removed")},
             errors=(UnknownStep,),
             roles=ADMINS,
         ),

@@ -6,21 +6,30 @@ import re
 
 from aiohttp import web
 
-from counterfoil.domain.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
-from counterfoil.domain.subscription_errors import (
+from counterfoil.domain.errors import (
+    InvalidInput,
     InvalidSubscription,
+    PayloadTooLarge,
     SubscriptionDisabled,
     UnknownDelivery,
     UnknownSubscription,
+    UnsupportedMediaType,
 )
 from counterfoil.domain.subscriptions.definitions import SUBSCRIPTION_ID_PATTERN, SubscriptionDefinition
 from counterfoil.domain.urls import MASKED_FAULT, is_masked
-from counterfoil.server import subscription_answers as answers
 from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import ADMINS
 from counterfoil.server.control_requests import ControlPaging
 from counterfoil.server.requests import read_model, read_query
-from counterfoil.server.routes import Answer, EngineFacade, Route
+from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
+from counterfoil.wire.subscriptions import (
+    DeliveriesPage,
+    DeliveryDocument,
+    SubscriptionDocument,
+    SubscriptionPut,
+    SubscriptionSecret,
+    SubscriptionsPage,
+)
 
 _ID = re.compile(SUBSCRIPTION_ID_PATTERN)
 _MOST_ID_CHARACTERS = 128
@@ -71,7 +80,7 @@ def _definitions(engine: EngineFacade) -> list[Route]:
             tag="subscriptions",
             summary="List the subscriptions, by id",
             query=ControlPaging,
-            answers={200: Answer(description="a page of subscriptions", model=answers.SubscriptionsPage)},
+            answers={200: SuccessAnswer(description="a page of subscriptions", model=SubscriptionsPage)},
             errors=(InvalidInput,),
         ),
         Route(
@@ -85,8 +94,8 @@ def _definitions(engine: EngineFacade) -> list[Route]:
             request=SubscriptionDefinition,
             example=EXAMPLE,
             answers={
-                200: Answer(description="changed, or the same as before", model=answers.SubscriptionPut),
-                201: Answer(description="new", model=answers.SubscriptionPut),
+                200: SuccessAnswer(description="changed, or the same as before", model=SubscriptionPut),
+                201: SuccessAnswer(description="new", model=SubscriptionPut),
             },
             errors=(InvalidSubscription, UnsupportedMediaType, PayloadTooLarge),
             roles=ADMINS,
@@ -97,7 +106,7 @@ def _definitions(engine: EngineFacade) -> list[Route]:
             handler=get_subscription,
             tag="subscriptions",
             summary="Show a subscription",
-            answers={200: Answer(description="the subscription", model=answers.SubscriptionDocument)},
+            answers={200: SuccessAnswer(description="the subscription", model=SubscriptionDocument)},
             errors=(UnknownSubscription,),
         ),
         Route(
@@ -106,7 +115,7 @@ def _definitions(engine: EngineFacade) -> list[Route]:
             handler=get_subscription_secret,
             tag="subscriptions",
             summary="Show the secret that signs what a subscriber is told",
-            answers={200: Answer(description="the secret", model=answers.SubscriptionSecret)},
+            answers={200: SuccessAnswer(description="the secret", model=SubscriptionSecret)},
             errors=(UnknownSubscription,),
             roles=ADMINS,
         ),
@@ -117,7 +126,7 @@ def _definitions(engine: EngineFacade) -> list[Route]:
             tag="subscriptions",
             summary="Remove a subscription",
             description="What was still to be told is forgotten.",
-            answers={204: Answer(description="removed")},
+            answers={204: SuccessAnswer(description="removed")},
             errors=(UnknownSubscription,),
             roles=ADMINS,
         ),
@@ -150,7 +159,7 @@ def _deliveries(engine: EngineFacade) -> list[Route]:
             description="The oldest first; what could not be delivered for a day was given up, and stays until it is "
             "redelivered, or its flow pruned. What was delivered is not kept.",
             query=ControlPaging,
-            answers={200: Answer(description="a page of deliveries", model=answers.DeliveriesPage)},
+            answers={200: SuccessAnswer(description="a page of deliveries", model=DeliveriesPage)},
             errors=(InvalidInput, UnknownSubscription),
         ),
         Route(
@@ -160,7 +169,7 @@ def _deliveries(engine: EngineFacade) -> list[Route]:
             tag="subscriptions",
             summary="Make a delivery now",
             description="One that was given up has all its tries again.",
-            answers={202: Answer(description="it is due", model=answers.DeliveryDocument)},
+            answers={202: SuccessAnswer(description="it is due", model=DeliveryDocument)},
             errors=(UnknownSubscription, UnknownDelivery, SubscriptionDisabled),
             roles=ADMINS,
         ),
@@ -171,7 +180,7 @@ def _deliveries(engine: EngineFacade) -> list[Route]:
             tag="subscriptions",
             summary="Send a test to a subscriber",
             description="A message of type `test`, on the way of all others: signed, and tried again if need be.",
-            answers={202: Answer(description="it is due", model=answers.DeliveryDocument)},
+            answers={202: SuccessAnswer(description="it is due", model=DeliveryDocument)},
             errors=(UnknownSubscription, SubscriptionDisabled),
             roles=ADMINS,
         ),

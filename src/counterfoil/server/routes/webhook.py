@@ -26,10 +26,11 @@ from counterfoil.domain.errors import (
 from counterfoil.domain.jsontext import is_ordinary
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.domain.work.results import Heartbeat, StepResult
-from counterfoil.server.answers import HeartbeatTaken, ReceiptState, ReportTaken, json_answer, json_response
-from counterfoil.server.fast_path.express import Headers, Resolve, Take, completion_text
+from counterfoil.server.answers import json_answer, json_response
+from counterfoil.server.completions import Headers, Resolve, Take, completion_text
 from counterfoil.server.requests import parse_body, read_body, require_json, validate
-from counterfoil.server.routes import Answer, EngineFacade, HeaderParameter, Route
+from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
+from counterfoil.wire.work import HeartbeatTaken, ReceiptState, ReportTaken
 
 RECEIPT_HEADER = "Counterfoil-Receipt"
 
@@ -68,7 +69,9 @@ def express_completions(engine: EngineFacade, limit: int) -> Take:
             result = read(body)
         except ValidationError:
             return False
-        return engine.take_completion(work_id, result, lambda now: engine.verify(headers(), body, now), resolve)
+        return engine.reports.take_completion(
+            work_id, result, lambda now: engine.reports.verify(headers(), body, now), resolve
+        )
 
     return take
 
@@ -76,14 +79,16 @@ def express_completions(engine: EngineFacade, limit: int) -> Take:
 def webhook_routes(engine: EngineFacade) -> list[Route]:
     async def complete(request: web.Request, flow_id: str, step_id: str, token: str) -> web.Response:
         try:
-            work_id = engine.work_of(flow_id, step_id, token)
+            work_id = engine.reports.work_of(flow_id, step_id, token)
             require_json(request)
             body = await _read_report(request)
             result = validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
         except CounterfoilError as error:
             engine.metrics.completed(error.code)
             raise
-        completion = await engine.complete(work_id, result, lambda now: engine.verify(request.headers, body, now))
+        completion = await engine.reports.complete(
+            work_id, result, lambda now: engine.reports.verify(request.headers, body, now)
+        )
         return json_answer(completion_text(completion, flow_id, step_id).encode())
 
     async def complete_work(request: web.Request) -> web.Response:
@@ -97,25 +102,27 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
 
     async def beat_work(request: web.Request) -> web.Response:
         match = request.match_info
-        work_id = engine.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
+        work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
         body = b""
         if request.body_exists:
             body = await _read_report(request)
             if body:
                 require_json(request)
         heartbeat = validate(Heartbeat, parse_body(body, InvalidResult), InvalidResult) if body else Heartbeat()
-        answer = await engine.heartbeat(work_id, heartbeat, lambda now: engine.verify(request.headers, body, now))
+        answer = await engine.reports.heartbeat(
+            work_id, heartbeat, lambda now: engine.reports.verify(request.headers, body, now)
+        )
         return json_response(
             {"deadline_at": optional_rfc3339(answer.deadline_at), "cancel_requested": answer.cancel_requested}
         )
 
     async def get_receipt(request: web.Request) -> web.Response:
         match = request.match_info
-        work_id = engine.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
+        work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
         return json_response(await engine.queries.receipt(work_id))
 
     path = "/webhook/{flow_id}/{step_id}/{receipt_token}"
-    accepted = {200: Answer(description="recorded, or harmless to repeat: see verdict", model=ReportTaken)}
+    accepted = {200: SuccessAnswer(description="recorded, or harmless to repeat: see verdict", model=ReportTaken)}
     return [
         Route(
             method="POST",
@@ -137,7 +144,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
             handler=get_receipt,
             tag="webhook",
             summary="Look at a work item without changing it",
-            answers={200: Answer(description="its state", model=ReceiptState)},
+            answers={200: SuccessAnswer(description="its state", model=ReceiptState)},
             errors=(UnknownReceipt,),
             roles=None,
             bare=True,
@@ -166,7 +173,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
             request=Heartbeat,
             request_optional=True,
             example={"progress": 0.4, "message": "rendering"},
-            answers={200: Answer(description="until when the next one is due", model=HeartbeatTaken)},
+            answers={200: SuccessAnswer(description="until when the next one is due", model=HeartbeatTaken)},
             errors=(*_REFUSALS, InvalidSignature),
             roles=None,
             bare=True,

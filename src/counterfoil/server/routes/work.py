@@ -16,15 +16,16 @@ from counterfoil.domain.errors import (
     WorkNotFailed,
 )
 from counterfoil.domain.flows.requests import RedriveRequest
-from counterfoil.server.answers import WorkDetail, WorkPage, WorkRedriven, WorkRedrivenByFilter, json_response
+from counterfoil.server.answers import json_response
 from counterfoil.server.auth import OPERATORS
 from counterfoil.server.requests import WorkFilters, read_model, read_optional_model, read_query
-from counterfoil.server.routes import Answer, EngineFacade, Route
+from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
+from counterfoil.wire.work import WorkDetail, WorkPage, WorkRedriven, WorkRedrivenByFilter
 
 _WORK_ID = re.compile(r"[A-Za-z0-9._~:-]{1,200}")
 
 
-class RedriveWork(BaseModel):
+class RedriveWorkBody(BaseModel):
     """``POST /api/v1/work/{work_id}/redrive``: nothing needs to be said."""
 
     model_config = ConfigDict(extra="forbid")
@@ -47,11 +48,13 @@ def work_routes(engine: EngineFacade) -> list[Route]:
 
     async def redrive_work(request: web.Request) -> web.Response:
         work_id = _work_id(request)
-        await read_optional_model(request, RedriveWork, InvalidInput)
-        return json_response(await engine.redrive_work(work_id))
+        await read_optional_model(request, RedriveWorkBody, InvalidInput)
+        return json_response(await engine.flows.redrive_work(work_id))
 
     async def redrive_matching_work(request: web.Request) -> web.Response:
-        return json_response(await engine.redrive_matching(await read_model(request, RedriveRequest, InvalidInput)))
+        return json_response(
+            await engine.flows.redrive_matching(await read_model(request, RedriveRequest, InvalidInput))
+        )
 
     return [
         Route(
@@ -63,7 +66,7 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             description="Every flow with failed work that fits goes on from there; `dry_run` only tells which.",
             request=RedriveRequest,
             example={"filter": {"step_id": "charge", "error_code": "RETRIES_EXHAUSTED"}, "limit": 100, "dry_run": True},
-            answers={200: Answer(description="what was found and redriven", model=WorkRedrivenByFilter)},
+            answers={200: SuccessAnswer(description="what was found and redriven", model=WorkRedrivenByFilter)},
             errors=(InvalidInput, UnsupportedMediaType, PayloadTooLarge),
             roles=OPERATORS,
         ),
@@ -74,9 +77,9 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             tag="work",
             summary="Redrive a failed work item",
             description="A new work item with a new receipt stands in for it, and its flow goes on.",
-            request=RedriveWork,
+            request=RedriveWorkBody,
             request_optional=True,
-            answers={200: Answer(description="the new work item", model=WorkRedriven)},
+            answers={200: SuccessAnswer(description="the new work item", model=WorkRedriven)},
             errors=(UnknownWork, WorkNotFailed, FlowNotFailed, InvalidInput, UnsupportedMediaType, PayloadTooLarge),
             roles=OPERATORS,
         ),
@@ -87,7 +90,7 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             tag="work",
             summary="List work items",
             query=WorkFilters,
-            answers={200: Answer(description="one page", model=WorkPage)},
+            answers={200: SuccessAnswer(description="one page", model=WorkPage)},
             errors=(InvalidInput,),
         ),
         Route(
@@ -96,7 +99,7 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             handler=get_work,
             tag="work",
             summary="Show a work item with its attempts",
-            answers={200: Answer(description="the work item", model=WorkDetail)},
+            answers={200: SuccessAnswer(description="the work item", model=WorkDetail)},
             errors=(UnknownWork,),
         ),
     ]

@@ -8,14 +8,16 @@ from counterfoil.domain import errors
 from counterfoil.domain.gate.calls import GateCall
 from counterfoil.domain.gate.requests import Approve, CompleteStep, GateRequest, ProlongClaim, Reject
 from counterfoil.engine.approvals.commands import Verdict
-from counterfoil.server import control_answers as answers
 from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import OPERATORS, REVIEWERS, caller
-from counterfoil.server.control_requests import GateOptions, PendingLimit, read_keyed
+from counterfoil.server.control_requests import GateQuery, PendingLimit, read_keyed
 from counterfoil.server.requests import read_model, read_optional_model, read_query
-from counterfoil.server.routes import Answer, EngineFacade, Handler, Route
+from counterfoil.server.routes import EngineFacade, Handler, Route, SuccessAnswer
 from counterfoil.server.routes.approvals import REVIEW_ERRORS
 from counterfoil.server.routes.workflow_paths import BODY_ERRORS, STEP_PATH, step_id_of, workflow_id_of
+from counterfoil.wire.approvals import PendingApprovals, StepReviewed
+from counterfoil.wire.gate import ClaimProlonged, GateAnswer
+from counterfoil.wire.workflows import WorkflowStepDetail
 
 GATE_EXAMPLE = {
     "step_name": "Wire transfer",
@@ -37,16 +39,16 @@ def workflow_step_routes(engine: EngineFacade) -> list[Route]:
 def _gate_routes(engine: EngineFacade) -> list[Route]:
     async def gate_step(request: web.Request) -> web.Response:
         workflow_id, step_id = workflow_id_of(request), step_id_of(request)
-        options = read_query(request, GateOptions)
+        options = read_query(request, GateQuery)
         wanted = await read_keyed(request, GateRequest, optional=True)
         include = options.include_prior_output == "true"
         return json_response(
-            await engine.control.gate(GateCall(workflow_id, step_id, wanted, caller(request), include))
+            await engine.workflows.gate(GateCall(workflow_id, step_id, wanted, caller(request), include))
         )
 
     async def get_workflow_step(request: web.Request) -> web.Response:
         workflow_id, step_id = workflow_id_of(request), step_id_of(request, known=True)
-        return json_response(await engine.control.queries.workflow_step(workflow_id, step_id))
+        return json_response(await engine.control_queries.workflow_step(workflow_id, step_id))
 
     return [
         Route(
@@ -60,8 +62,8 @@ def _gate_routes(engine: EngineFacade) -> list[Route]:
             request=GateRequest,
             request_optional=True,
             example=GATE_EXAMPLE,
-            query=GateOptions,
-            answers={200: Answer(description="the decision", model=answers.GateAnswer)},
+            query=GateQuery,
+            answers={200: SuccessAnswer(description="the decision", model=GateAnswer)},
             errors=(
                 errors.UnknownWorkflow,
                 errors.WorkflowTerminal,
@@ -80,7 +82,7 @@ def _gate_routes(engine: EngineFacade) -> list[Route]:
             handler=get_workflow_step,
             tag="workflows",
             summary="Show a step with the history of all its decisions and attempts",
-            answers={200: Answer(description="the step", model=answers.WorkflowStepDetail)},
+            answers={200: SuccessAnswer(description="the step", model=WorkflowStepDetail)},
             errors=(errors.UnknownWorkflow, errors.UnknownStep),
         ),
     ]
@@ -90,7 +92,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
     async def complete_step(request: web.Request) -> web.Response:
         workflow_id, step_id = workflow_id_of(request), step_id_of(request)
         report = await read_keyed(request, CompleteStep, optional=True)
-        repeated = await engine.control.complete_step(workflow_id, step_id, report)
+        repeated = await engine.workflows.complete_step(workflow_id, step_id, report)
         response = empty_response()
         if repeated:
             response.headers["Idempotent-Replayed"] = "true"
@@ -99,7 +101,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
     async def prolong_claim(request: web.Request) -> web.Response:
         workflow_id, step_id = workflow_id_of(request), step_id_of(request)
         sign = await read_model(request, ProlongClaim, errors.InvalidInput)
-        return json_response(await engine.control.prolong_claim(workflow_id, step_id, sign))
+        return json_response(await engine.workflows.prolong_claim(workflow_id, step_id, sign))
 
     return [
         Route(
@@ -113,7 +115,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
             request=CompleteStep,
             request_optional=True,
             example=COMPLETE_EXAMPLE,
-            answers={204: Answer(description="recorded")},
+            answers={204: SuccessAnswer(description="recorded")},
             errors=(
                 errors.UnknownWorkflow,
                 errors.UnknownStep,
@@ -135,7 +137,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
             description="For the holder that the gate's answer named. It is no call of the gate, and counts as none.",
             request=ProlongClaim,
             example={"holder": "agent-7", "lease_seconds": 60},
-            answers={200: Answer(description="until when", model=answers.ClaimProlonged)},
+            answers={200: SuccessAnswer(description="until when", model=ClaimProlonged)},
             errors=(errors.UnknownWorkflow, errors.UnknownStep, errors.ClaimLost, *BODY_ERRORS),
             roles=OPERATORS,
         ),
@@ -144,7 +146,7 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
 
 def _approval_routes(engine: EngineFacade) -> list[Route]:
     async def list_pending_approvals(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.pending_approvals(read_query(request, PendingLimit).limit))
+        return json_response(await engine.control_queries.pending_approvals(read_query(request, PendingLimit).limit))
 
     async def approve_step(request: web.Request) -> web.Response:
         said = await read_optional_model(request, Approve, errors.InvalidInput)
@@ -156,7 +158,9 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
 
     async def review(request: web.Request, verdict: Verdict, comment: str | None) -> web.Response:
         workflow_id, step_id = workflow_id_of(request), step_id_of(request)
-        return json_response(await engine.control.review_step(workflow_id, step_id, caller(request), verdict, comment))
+        return json_response(
+            await engine.approvals.review_step(workflow_id, step_id, caller(request), verdict, comment)
+        )
 
     def route(verb: str, handler: Handler, summary: str, model: type[Approve | Reject]) -> Route:
         return Route(
@@ -168,7 +172,7 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
             description="The same as for the approval itself, under `/api/v1/approvals`.",
             request=model,
             request_optional=True,
-            answers={200: Answer(description="the step as it is now", model=answers.StepReviewed)},
+            answers={200: SuccessAnswer(description="the step as it is now", model=StepReviewed)},
             errors=(errors.UnknownWorkflow, errors.UnknownStep, errors.NoApprovalNeeded, *REVIEW_ERRORS),
             roles=REVIEWERS,
         )
@@ -181,7 +185,7 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
             tag="approvals",
             summary="List what waits for people",
             query=PendingLimit,
-            answers={200: Answer(description="oldest first", model=answers.PendingApprovals)},
+            answers={200: SuccessAnswer(description="oldest first", model=PendingApprovals)},
             errors=(errors.InvalidInput,),
         ),
         route("approve", approve_step, "Agree to a step of a workflow", Approve),

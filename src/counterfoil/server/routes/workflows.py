@@ -11,14 +11,14 @@ from counterfoil.domain.gate.requests import (
     CreateWorkflow,
     EndWorkflow,
 )
-from counterfoil.engine.policies.control import Ending
-from counterfoil.server import control_answers as answers
+from counterfoil.domain.gate.workflows import Ending
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import OPERATORS, caller
 from counterfoil.server.control_requests import WorkflowFilters, read_keyed
 from counterfoil.server.requests import read_optional_model, read_query
-from counterfoil.server.routes import Answer, EngineFacade, Handler, Route
+from counterfoil.server.routes import EngineFacade, Handler, Route, SuccessAnswer
 from counterfoil.server.routes.workflow_paths import BODY_ERRORS, PATH, workflow_id_of
+from counterfoil.wire.workflows import WorkflowDocument, WorkflowEnded, WorkflowsPage
 
 WORKFLOW_EXAMPLE = {"workflow_name": "refund", "source": "langgraph", "metadata": {"customer": "acme"}}
 
@@ -30,7 +30,7 @@ def workflow_routes(engine: EngineFacade) -> list[Route]:
 def _workflow_routes(engine: EngineFacade) -> list[Route]:
     async def create_workflow(request: web.Request) -> web.Response:
         wanted = await read_keyed(request, CreateWorkflow)
-        document, created = await engine.control.create_workflow(wanted, caller(request))
+        document, created = await engine.workflows.create(wanted, caller(request))
         response = json_response(document, 201 if created else 200)
         response.headers["Location"] = f"/api/v1/workflows/{document['workflow_id']}"
         if not created:
@@ -39,10 +39,10 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
 
     async def list_workflows(request: web.Request) -> web.Response:
         wanted = read_query(request, WorkflowFilters)
-        return json_response(await engine.control.queries.workflows(**wanted.model_dump()))
+        return json_response(await engine.control_queries.workflows(**wanted.model_dump()))
 
     async def get_workflow(request: web.Request) -> web.Response:
-        return json_response(await engine.control.queries.workflow(workflow_id_of(request)))
+        return json_response(await engine.control_queries.workflow(workflow_id_of(request)))
 
     return [
         Route(
@@ -55,8 +55,8 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
             request=CreateWorkflow,
             example=WORKFLOW_EXAMPLE,
             answers={
-                201: Answer(description="begun", model=answers.WorkflowDocument),
-                200: Answer(description="the one that the same request began before", model=answers.WorkflowDocument),
+                201: SuccessAnswer(description="begun", model=WorkflowDocument),
+                200: SuccessAnswer(description="the one that the same request began before", model=WorkflowDocument),
             },
             errors=(*BODY_ERRORS, errors.IdempotencyKeyReused),
             roles=OPERATORS,
@@ -68,7 +68,7 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
             tag="workflows",
             summary="List workflows, newest first",
             query=WorkflowFilters,
-            answers={200: Answer(description="a page of workflows", model=answers.WorkflowsPage)},
+            answers={200: SuccessAnswer(description="a page of workflows", model=WorkflowsPage)},
             errors=(errors.InvalidInput,),
         ),
         Route(
@@ -77,7 +77,7 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
             handler=get_workflow,
             tag="workflows",
             summary="Show a workflow with its steps",
-            answers={200: Answer(description="the workflow", model=answers.WorkflowDocument)},
+            answers={200: SuccessAnswer(description="the workflow", model=WorkflowDocument)},
             errors=(errors.UnknownWorkflow,),
         ),
     ]
@@ -107,12 +107,12 @@ _ENDS = (
 def _ending_routes(engine: EngineFacade) -> list[Route]:
     async def resume_workflow(request: web.Request) -> web.Response:
         await read_optional_model(request, EndWorkflow, errors.InvalidInput)
-        return json_response(await engine.control.resume_workflow(workflow_id_of(request)))
+        return json_response(await engine.workflows.resume(workflow_id_of(request)))
 
     def end_with(ending: Ending) -> Handler:
         async def end_workflow(request: web.Request) -> web.Response:
             said = await read_optional_model(request, EndWorkflow, errors.InvalidInput)
-            return json_response(await engine.control.end_workflow(workflow_id_of(request), ending, said.reason))
+            return json_response(await engine.workflows.end(workflow_id_of(request), ending, said.reason))
 
         return end_workflow
 
@@ -128,7 +128,7 @@ def _ending_routes(engine: EngineFacade) -> list[Route]:
             description=end.description,
             request=EndWorkflow,
             request_optional=True,
-            answers={200: Answer(description="it has ended", model=answers.WorkflowEnded)},
+            answers={200: SuccessAnswer(description="it has ended", model=WorkflowEnded)},
             errors=(errors.UnknownWorkflow, errors.WorkflowTerminal, *end.errors, *BODY_ERRORS),
             roles=OPERATORS,
         )
@@ -145,7 +145,7 @@ def _ending_routes(engine: EngineFacade) -> list[Route]:
             "that they rejected.",
             request=EndWorkflow,
             request_optional=True,
-            answers={200: Answer(description="it can", model=answers.WorkflowEnded)},
+            answers={200: SuccessAnswer(description="it can", model=WorkflowEnded)},
             errors=(
                 errors.UnknownWorkflow,
                 errors.WorkflowTerminal,

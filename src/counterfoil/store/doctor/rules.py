@@ -65,7 +65,7 @@ def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
     """No active flow is stuck; no step of a final flow is open."""
     flow = records.flow
     if flow is None:
-        yield Finding("journal", flow_id, "the journal tells of a flow that the store does not have")
+        yield Finding("journal", flow_id, "the journal has events of a flow that is not in the store")
         return
     open_work = [work for work in records.work.values() if work.status not in FINAL_WORK]
     open_steps = [step for step in records.steps.values() if step.status not in FINAL_STEPS]
@@ -75,7 +75,7 @@ def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
         for work in open_work:
             yield Finding("final_flow", work.work_id, f"work is {work.status} in a {flow.status} flow")
     elif not open_work and flow.plan != COOPERATIVE:  # a workflow may rest: what comes next, its agent says
-        yield Finding("stuck_flow", flow_id, f"flow is {flow.status}, but nothing of it is open: it can never end")
+        yield Finding("stuck_flow", flow_id, f"flow is {flow.status}, but nothing in it is open: it can never end")
     if flow.open_steps != len(open_steps):
         message = f"counts {flow.open_steps} open steps, there are {len(open_steps)}"
         yield Finding("counters", flow_id, message)
@@ -91,21 +91,21 @@ def _check_work(work: Work, versions: dict[str, StepVersion]) -> Iterator[Findin
     if work.status is WorkStatus.NOT_COMPLETED and work.due_at is None and work.hold is None and not agents:
         yield Finding("not_completed", work.work_id, "not completed, without a next attempt and without a hold")
     if work.owner is not None and work.status is not WorkStatus.ACTIVE:
-        yield Finding("active", work.work_id, f"is {work.status}, yet a node claims to be sending it")
+        yield Finding("active", work.work_id, f"is {work.status}, but a node holds it as in flight")
     if work.status in FINAL_WORK and work.recorded_at is None:
-        yield Finding("one_outcome", work.work_id, f"is {work.status}, but nothing tells since when")
+        yield Finding("one_outcome", work.work_id, f"is {work.status}, but has no recorded_at")
     version = GATED_STEP if agents else versions.get(work.version.removesuffix(UNDOING))
     is_flow = version is not None and version.definition.kind == "flow"
     if work.status is WorkStatus.ACTIVE and work.due_at is None and not is_flow:
-        yield Finding("active", work.work_id, "active, but no clock runs: its silence would last for ever")
+        yield Finding("active", work.work_id, "active, but without a deadline: it would wait forever")
     if version is None:
-        yield Finding("versions", work.work_id, "was made from a step version that the store does not have")
+        yield Finding("versions", work.work_id, "was created from a step version that is not in the store")
         return
     # A limit that the step inherits depends on the settings of the engine that sent it, which are not known here.
     definition = version.definition if work.undoes is None else version.definition.undoing()
     retries = definition.work.max_retries
     if retries is not None and 0 <= retries < work.attempt - 1:
-        yield Finding("attempts", work.work_id, f"was sent {work.attempt} times, {retries + 1} are allowed")
+        yield Finding("attempts", work.work_id, f"was dispatched {work.attempt} times, but {retries + 1} are allowed")
 
 
 def _check_approvals(records: FlowRecords) -> Iterator[Finding]:
@@ -113,11 +113,11 @@ def _check_approvals(records: FlowRecords) -> Iterator[Finding]:
     for work in records.work.values():
         approval = records.approvals.get(work.hold or "")
         if work.status is WorkStatus.HELD and (approval is None or approval.status is not ApprovalStatus.PENDING):
-            yield Finding("held", work.work_id, "is held, but there is no pending approval that it waits for")
+            yield Finding("held", work.work_id, "is held, but has no pending approval")
     for approval in records.approvals.values():
         held = records.work.get(approval.work_id)
         if approval.status is ApprovalStatus.PENDING and (held is None or held.hold != approval.approval_id):
-            yield Finding("held", approval.approval_id, "is pending, but nothing waits for it")
+            yield Finding("held", approval.approval_id, "is pending, but no work item is held for it")
 
 
 def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
@@ -128,7 +128,7 @@ def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
         try:
             hearing.hear(event)
         except IllegalMove as move:
-            yield Finding("one_outcome", subject, f"the journal makes an illegal move: {move}")
+            yield Finding("one_outcome", subject, f"the journal has an illegal transition: {move}")
             return
         except (AssertionError, KeyError, AttributeError, TypeError) as error:
             yield Finding("journal", subject, f"{event.type} cannot be applied: {type(error).__name__} {error}")
@@ -204,10 +204,12 @@ def _with_last_heartbeat(told: Work | None, kept: Work | None) -> Work | None:
 
 def _differences(subject: str, told: _Kept | None, kept: _Kept | None, what: str) -> Iterator[Finding]:
     if told is None and kept is not None:
-        yield Finding("journal", subject, f"the journal does not tell of this {what}")
+        yield Finding("journal", subject, f"the journal has no events of this {what}")
     elif kept is None and told is not None:
-        yield Finding("journal", subject, f"the journal tells of a {what} that the store does not have")
+        yield Finding("journal", subject, f"the journal has events of a {what} that is not in the store")
     elif told != kept and told is not None and kept is not None:
         names = [item.name for item in fields(told) if getattr(kept, item.name) != getattr(told, item.name)]
-        shown = ", ".join(f"{name} is {getattr(kept, name)!r}, told {getattr(told, name)!r}" for name in names)
-        yield Finding("journal", subject, f"the journal tells another state: {shown}")
+        shown = ", ".join(
+            f"{name} is {getattr(kept, name)!r}, in the journal {getattr(told, name)!r}" for name in names
+        )
+        yield Finding("journal", subject, f"the journal gives a different state: {shown}")

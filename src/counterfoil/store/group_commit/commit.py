@@ -5,7 +5,8 @@ lets each decide against the same unit, writes the sum of the changes and commit
 Whatever arrives meanwhile goes into the next batch, so one disk flush serves as many commands as there are.
 
 - Durable when answered: a command is answered after the commit that holds its change, never before.
-- What was committed is acted upon (``committed``) before the next batch begins; it is answered while that one runs.
+- What was committed is handed to the after-commit handlers, in their order, before the next batch begins; its commands
+  are answered while that one runs. A handler that raises is logged, and the next one is called all the same.
 - A refused command leaves no trace (its drafts are discarded) and is answered with its refusal.
 - A failed load or commit fails the whole batch with ``Unavailable``: nothing of it was written, all may be sent again.
 - A guard that refuses (``GuardRefused``) rolls the batch back. Its commands are executed again in two batches, and so
@@ -38,6 +39,8 @@ from counterfoil.domain.time import Clock
 from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.group_commit.batch import Batch, Command, Entry, ReadOnlyCommand, Resolve, answer_all
 from counterfoil.store.group_commit.batch_sizes import BatchSizer
+from counterfoil.store.kinds.definitions import PLANS
+from counterfoil.store.kinds.policies import changes_controls
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 Answer = TypeVar("Answer")
@@ -63,7 +66,7 @@ class CommitUnknown(Exception):
 
     def __init__(self, resolve: Callable[[], Awaitable[bool]]) -> None:
         self.resolve = resolve
-        super().__init__("whether the last commit holds is not known yet")
+        super().__init__("the outcome of the last commit is not known yet")
 
 
 class GuardRefused(Exception):
@@ -87,6 +90,14 @@ class Checker(Protocol):
 
     def check(self, checks: Sequence[ValueCheck], done: Callable[[Findings | None], None], *, urgent: bool) -> bool:
         """``done`` is called later, by the event loop; None: they cannot be made now. False: too many wait already."""
+        ...
+
+
+class AfterCommit(Protocol):
+    """Acts upon what was committed. Called on the event loop, where it must not wait; a task that it starts may."""
+
+    def __call__(self, unit: UnitOfWork, commit: GroupCommit, /) -> None:
+        """``unit``: what was committed. ``commit``: where a handler submits what follows from it later."""
         ...
 
 
@@ -141,7 +152,16 @@ class GroupCommit:
         backlog_limit: int,
         batch_limit: int,
         batches: int = 1,
+        sizer: BatchSizer | None = None,
+        prepare: Callable[[UnitOfWork], None] | None = None,
+        after_commit: Sequence[AfterCommit] = (),
+        checker: Checker | None = None,
     ) -> None:
+        """``prepare`` is given the empty unit of each batch: the engine sets its capacity there.
+
+        ``after_commit``: called after each commit that changed something, before any of its commands is answered.
+        ``checker``: makes long checks; without one, commands that need such a check are refused.
+        """
         self._backend = backend
         self._clock = clock
         self._metrics = metrics
@@ -159,15 +179,12 @@ class GroupCommit:
         """Whether a writer has ended though it was not closed: only a restart of the process brings it back."""
         self._under_way = 0
         self._unanswered: set[Batch] = set()
-        self.sizer = BatchSizer(batches)
+        self.sizer = sizer or BatchSizer(batches)
         self.outage = Outage()
         self._doubtful: list[tuple[UnitOfWork, Callable[[], Awaitable[bool]]]] = []
-        self.prepare: Callable[[UnitOfWork], None] = lambda unit: None
-        """Called with the empty unit of each batch: where the engine puts its capacity."""
-        self.committed: Callable[[UnitOfWork], None] = lambda unit: None
-        """Called after each commit, before anybody is answered: what was committed decides what happens next."""
-        self.checker: Checker | None = None
-        """Without one, commands that need a long check are refused."""
+        self._prepare = prepare
+        self._after_commit = tuple(after_commit)
+        self._checker = checker
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -212,10 +229,10 @@ class GroupCommit:
 
     def _no_room(self) -> Unavailable:
         if self._closed:
-            return Unavailable("the engine is stopping, send it again to the next one")
+            return Unavailable("the engine is stopping; retry later")
         if self.failed:
-            return Unavailable("the writer of this engine has failed, send it again when it was restarted")
-        return Unavailable("too much is waiting to be written, send it again later")
+            return Unavailable("the writer of this engine has failed; retry after a restart")
+        return Unavailable("too many commands are waiting to be written; retry later")
 
     def enqueue(self, command: Command[Answer], resolve: Callable[[Answer | CounterfoilError], None]) -> bool:
         """The same without waiting: ``resolve`` is called once the command is durable or refused. False: no room."""
@@ -296,7 +313,8 @@ class GroupCommit:
 
     def _new_unit(self) -> UnitOfWork:
         unit = UnitOfWork(self._known)
-        self.prepare(unit)
+        if self._prepare is not None:
+            self._prepare(unit)
         return unit
 
     def _execute(self, batch: Batch) -> Awaitable[None]:
@@ -330,12 +348,12 @@ class GroupCommit:
         except StoreFailure as failure:
             self._metrics.store_failed()
             self.outage.failed(failure, len(batch))
-            batch.fail(Unavailable("the store cannot be written now, send it again later"))
+            batch.fail(Unavailable("the store cannot be written now; retry later"))
         except CommitUnknown as unknown:
             self._metrics.store_failed()
             log.error("commit_unknown", reason=str(unknown), commands=len(batch))  # noqa: TRY400
             self._doubtful.append((batch.unit, unknown.resolve))
-            batch.fail(Unavailable("the store was lost while this was being written, send it again"))
+            batch.fail(Unavailable("the connection to the store was lost during this commit; send the request again"))
         except GuardRefused as refusal:
             parts = self._split(batch, refusal)
         except Exception:
@@ -367,25 +385,28 @@ class GroupCommit:
 
         def done(findings: Findings | None) -> None:
             if findings is None:
-                resolve(Unavailable("a value cannot be checked against its schema now, send it again later"))
+                resolve(Unavailable("a value cannot be checked against its schema now; retry later"))
                 return
             self._known.learn_findings(findings)
             if not self.enqueue(command, resolve):
                 resolve(self._no_room())
 
-        if self.checker is None or self._closed:
+        if self._checker is None or self._closed:
             done(None)
-        elif not self.checker.check(needed.checks, done, urgent=not isinstance(command, ReadOnlyCommand)):
-            resolve(Unavailable("too many values wait to be checked, send it again later"))
+        elif not self._checker.check(needed.checks, done, urgent=not isinstance(command, ReadOnlyCommand)):
+            resolve(Unavailable("too many values are waiting to be checked; retry later"))
 
     def _follow_up(self, unit: UnitOfWork, commands: int) -> None:
-        self._known.learn_plans(unit.changes.plans.values())
-        if unit.changes.changes_controls:
+        self._known.learn_plans(plan for plan in unit.changes.peek(PLANS).values() if plan is not None)
+        if changes_controls(unit.changes):
             unit.forget_controls()
-        try:
-            self.committed(unit)
-        except Exception:  # what is durable is answered so, whatever follows from it
-            log.exception("follow_up_failed", commands=commands)
+        if not unit.changes.any():
+            return
+        for handle in self._after_commit:
+            try:
+                handle(unit, self)
+            except Exception:  # the batch is durable: its commands are answered so, whatever a handler does
+                log.exception("follow_up_failed", commands=commands)
 
 
 async def _raise(error: Exception) -> None:

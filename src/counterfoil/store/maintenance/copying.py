@@ -118,7 +118,7 @@ def open_source(path: Path) -> Iterator[Source]:
     """The database for as long as the block lasts: no engine can start on it meanwhile. Raises StoreFailure."""
     if not path.is_file():
         raise StoreFailure(f"{path}: there is no database here")
-    with locked(path, "stop it first, a copy must not miss what it still records"):
+    with locked(path, "stop it first, or the copy would miss its later writes"):
         try:
             with contextlib.closing(_connect(path)) as connection:
                 connection.execute("BEGIN")
@@ -136,7 +136,7 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
     known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (BOOKKEEPING,)).fetchone()
     found = known and connection.execute("SELECT max(version) FROM schema_version").fetchone()[0]
     if not found:
-        raise StoreFailure(f"{path}: this is no database of counterfoil")
+        raise StoreFailure(f"{path}: this is not a counterfoil database")
     if found < SCHEMA_VERSION:
         raise StoreFailure(
             f"{path}: the database has schema version {found}, this program copies {SCHEMA_VERSION}: "

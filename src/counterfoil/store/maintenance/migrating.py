@@ -74,6 +74,6 @@ async def refuse_while_served(connection: Connection, version: int) -> None:
     serving = await connection.fetchval("SELECT count(*) FROM nodes WHERE lease_until > clock_timestamp()")
     if serving:
         raise StoreFailure(
-            f"nodes are serving this database ({serving}): stop them first; one that has died counts for as long as "
-            "its lease"
+            f"nodes are serving this database ({serving}): stop them first; a crashed node counts until "
+            "its lease expires"
         )

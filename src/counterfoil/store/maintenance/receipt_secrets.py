@@ -61,9 +61,9 @@ async def _unaccepted(store: Store, known: Sequence[bytes], directory: Path, *, 
         receipts += await _receipts_out(store, since, _NO_END if until is None else until)
     if receipts and not replace:
         raise ValueError(
-            f"a receipt secret is missing that has signed receipts of {receipts} open work items: their workers could "
-            f"not report any more. Restore it ({directory / FILE_NAME}; on PostgreSQL the table receipt_secret), or "
-            "add it behind the present one in receipt_secrets. To give these receipts up: counterfoil serve "
+            f"the secret that signed the receipts of {receipts} open work items is missing: their workers could no "
+            f"longer report. Restore it ({directory / FILE_NAME}; on PostgreSQL, the table receipt_secret), or "
+            "add it after the current one in receipt_secrets. To invalidate these receipts: counterfoil serve "
             "--new-receipt-secret"
         )
     if len(lost) == len(noted) > 0:

@@ -57,7 +57,7 @@ async def copy(source: Source, dsn: str, now: int, secret: str | None, watch: Wa
     except BaseException as error:
         connection.terminate()  # the server undoes what it has so far
         if isinstance(error, AGAIN):
-            raise StoreFailure(f"{access.shown}: somebody else is using it: {explain(error)}; {NOTHING}") from error
+            raise StoreFailure(f"{access.shown}: in use by another session: {explain(error)}; {NOTHING}") from error
         if isinstance(error, (*FAULTS, StoreFailure)):
             raise StoreFailure(f"{access.shown}: {explain(error)}; {NOTHING}") from error
         raise

@@ -47,7 +47,7 @@ async def _visit(access: Access, defaults: WorkDefaults) -> list[Finding]:
 async def _examine(connection: Connection, access: Access, defaults: WorkDefaults) -> list[Finding]:
     version = await found_version(connection)
     if version == 0:
-        raise StoreFailure(f"{access.shown}: there is no database of counterfoil here")
+        raise StoreFailure(f"{access.shown}: there is no counterfoil database here")
     if version != SCHEMA_VERSION:
         return [wrong_version(version, SCHEMA_VERSION)]
     findings: list[Finding] = []
@@ -60,9 +60,9 @@ async def _examine(connection: Connection, access: Access, defaults: WorkDefault
     findings += examination.unreadable
     findings += lost_events(await connection.fetch(QUERIES["doctor_lost_events"]))
     for (flow_id,) in await connection.fetch(COORDINATION["doctor_open_flows"]):
-        findings.append(Finding("open", flow_id, "the table of open flows tells something else than the flow"))
+        findings.append(Finding("open", flow_id, "the table of open flows differs from the flow"))
     for flow_id, work_id in await connection.fetch(COORDINATION["doctor_open_work"]):
-        message = f"the table of open work tells something else than the item, of flow {flow_id}"
+        message = f"the table of open work differs from the item, of flow {flow_id}"
         findings.append(Finding("open", work_id, message))
     return findings
 

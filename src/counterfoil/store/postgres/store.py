@@ -275,7 +275,7 @@ class PostgresStore:
         if behind_pooler and self.access.statement_cache:
             log.warning(
                 "store_behind_pooler",
-                remedy="if it pools transactions, set store_statement_cache to 0, and store_listen to a URL past it",
+                remedy="if it pools transactions, set store_statement_cache to 0, and store_listen to a direct URL",
             )
 
 

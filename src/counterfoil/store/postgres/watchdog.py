@@ -104,11 +104,11 @@ class Watchdog:
         try:
             known = await self._ask(list(by_pid))
         except Unreachable as failure:
-            return dict.fromkeys(suspects, f"no answer, and nobody else gets one: {failure}")
+            return dict.fromkeys(suspects, f"database unreachable: {failure}")
         except StoreFailure:
             return {}  # it is there, though it will not have one more
         now = time.monotonic()
-        lost = {one: "the server does not know it any more" for pid, one in by_pid.items() if pid not in known}
+        lost = {one: "the server no longer has this session" for pid, one in by_pid.items() if pid not in known}
         idle: dict[Connection, tuple[Any, float]] = {}
         for pid, idle_since in known.items():
             if idle_since is not None:
@@ -116,7 +116,7 @@ class Watchdog:
                 before, seen_at = self._idle.get(connection, (None, now))
                 idle[connection] = idle_since, seen_at if before == idle_since else now
                 if now - idle[connection][1] >= IDLE_SECONDS:
-                    lost[connection] = "no answer, and the server has nothing more to say"
+                    lost[connection] = "no response, and the server reports the session as idle"
         self._idle = idle
         return lost
 

@@ -136,7 +136,7 @@ class SqliteStore:
     async def probe(self, node_id: str) -> None:
         self._check_open()
         if self._writer is None:
-            raise StoreFailure("the database is being opened anew")
+            raise StoreFailure("the database is being reopened")
         await self._guard(self._writer.start(write_probe))
 
     # One process at a time: its lease is the lock on the file, and there is nobody else to tell.

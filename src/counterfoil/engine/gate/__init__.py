@@ -1,0 +1,1 @@
+"""Workflows of agents: commands for the gate, reports, claims and endings, and the service that submits them."""

@@ -1,0 +1,148 @@
+"""Steps: a registered definition with everything that it inherits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired
+
+from typing_extensions import TypedDict
+
+from counterfoil.wire.schema import Time, described, keyword
+
+
+class AttributeDocument(TypedDict):
+    """A declared input or output of a step; what the definition does not give is left out."""
+
+    role: Annotated[str, keyword(enum=["required", "optional", "const", "output"])]
+    type: NotRequired[Annotated[str, keyword(enum=["string", "number", "boolean", "object", "array", "any"])]]
+    default: NotRequired[Any]
+    value: NotRequired[Any]
+    for_each: NotRequired[bool]
+    timeout_ms: NotRequired[int | None]
+    schema: NotRequired[Annotated[Any, described("a JSON Schema that the value must match")]]
+    priority: NotRequired[int]
+
+
+class SubFlowDocument(TypedDict):
+    goals: list[str]
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+class FanOutDocument(TypedDict):
+    mode: Annotated[str, keyword(enum=["product", "zip"])]
+    parallelism: int | None
+    on_failure: Annotated[str, keyword(enum=["fail_fast", "collect"])]
+    max_items: int
+
+
+class WaitForDocument(TypedDict):
+    any: int
+    of: list[str]
+
+
+class RateLimitDocument(TypedDict):
+    count: int
+    per_ms: int
+
+
+class WorkSettings(TypedDict):
+    """Retries, time limits and rate limits of a step, with the engine's defaults filled in."""
+
+    max_retries: int
+    backoff_type: Annotated[str, keyword(enum=["fixed", "linear", "exponential"])]
+    init_backoff_ms: int
+    max_backoff_ms: int
+    jitter: bool
+    ack_timeout_ms: int
+    deadline_ms: int
+    heartbeat_timeout_ms: int | None
+    parallelism: int | None
+    rate_limit: RateLimitDocument | None
+
+
+class GivenWorkSettings(TypedDict):
+    """The same as the definition gives it; null: the default of the engine."""
+
+    max_retries: int | None
+    backoff_type: str | None
+    init_backoff_ms: int | None
+    max_backoff_ms: int | None
+    jitter: bool | None
+    ack_timeout_ms: int | None
+    deadline_ms: int | None
+    heartbeat_timeout_ms: int | None
+    parallelism: int | None
+    rate_limit: RateLimitDocument | None
+
+
+class KeyRuleDocument(TypedDict):
+    keep: list[str] | None
+    strip: list[str] | None
+
+
+class EffectDocument(TypedDict):
+    policy: Annotated[str, keyword(enum=["pure", "idempotent"])]
+    key: KeyRuleDocument
+    scope: Annotated[str, keyword(enum=["flow"])]
+    window: str | None
+
+
+class ApprovalTermsDocument(TypedDict):
+    """The terms on which an approval is requested."""
+
+    reason: str | None
+    severity: Annotated[str, keyword(enum=["low", "medium", "high", "critical"])]
+    expires_in: Annotated[str | int, described("a duration such as 24h, or milliseconds")]
+    approvals: int
+    separate_requester: bool
+
+
+class ControlDocument(TypedDict):
+    approval: ApprovalTermsDocument | None
+
+
+class CompensationDocument(TypedDict):
+    endpoint: str
+    kind: Annotated[str, keyword(enum=["async", "sync"])]
+    work: GivenWorkSettings
+
+
+class StepDocument(TypedDict):
+    """A registered step: its definition with defaults filled in; passwords in its URLs are masked."""
+
+    step_id: str
+    kind: Annotated[str, keyword(enum=["async", "sync", "flow"])]
+    name: str
+    endpoint: Annotated[str | None, keyword(examples=["http://worker:9000/transcribe"])]
+    flow: SubFlowDocument | None
+    attributes: dict[str, AttributeDocument]
+    fan_out: FanOutDocument
+    wait_for: WaitForDocument | None
+    work: WorkSettings
+    effect: EffectDocument
+    control: ControlDocument
+    predicate: str | None
+    compensate: CompensationDocument | None
+    status_url: None
+    cancel_url: str | None
+    duplicate_status: int
+    require_signature: bool
+    labels: dict[str, str]
+    version: Annotated[str, described("digest of the definition")]
+    created_at: Time
+    updated_at: Time
+
+
+class PutWarning(TypedDict):
+    """The definition is in force, but part of it cannot take effect."""
+
+    code: Annotated[str, keyword(examples=["approval_unreachable"])]
+    message: str
+
+
+class StepPut(StepDocument):
+    warnings: NotRequired[Annotated[list[PutWarning], described("absent when there are none")]]
+
+
+class StepsPage(TypedDict):
+    steps: list[StepDocument]
