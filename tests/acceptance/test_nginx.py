@@ -150,7 +150,8 @@ async def test_what_is_for_operators_is_not_shown_and_the_rest_is_the_nodes_busi
     balanced = await balance()
     api = balanced.api
     for path in ("/metrics", "/healthz", "/readyz", "/", "/metrics/", "/docs/../metrics"):
-        assert (await api.get(path)).status == 404, path
+        async with api.session.get(f"{api.url}{path}") as answer:  # of nginx itself, so not as the engine documents it
+            assert answer.status == 404, path
     for path in ("/docs", "/docs/docs.js", "/openapi.json", "/api/v1/steps"):
         assert (await api.get(path)).status == 200, path
     without = await api.request("GET", "/api/v1/steps", headers={"Authorization": ""})
