@@ -225,7 +225,7 @@ async def test_a_cut_connection_is_no_answer(engine: CannedEngine, client: Clien
 
 
 def test_an_address_must_be_one() -> None:
-    with pytest.raises(ClientError, match="is no engine address"):
+    with pytest.raises(ClientError, match="is not an engine address"):
         Client("localhost:8080")
 
 
