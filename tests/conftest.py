@@ -8,12 +8,14 @@ layer load no other. What is drawn by lot is drawn the same in every run (seeds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from coverage import Coverage
 
 from counterfoil.domain.time import Clock
 from counterfoil.testing import StepEndpoint
@@ -33,9 +35,11 @@ from tests.wire import Api
 if TYPE_CHECKING:
     from tests.running import Connect, Node, StartNode
 
+ACCEPTANCE = Path(__file__).parent / "acceptance"
 QUICK = {"port": 0, "sweep_interval_ms": 200, "shutdown_grace_ms": 2000, "log_level": "warning", "log_format": "json"}
 QUICK_WORK = {"init_backoff_ms": 20, "max_backoff_ms": 1000, "ack_timeout_ms": 5000, "jitter": False}
 
+os.environ.setdefault("PGSSLMODE", "disable")  # the servers of the tests have no certificate: clients need not ask
 load_hypothesis_profile()  # before any test module is imported: what they set themselves is built on it
 
 # ------------------------------------------------------------------------------------------------ which stores
@@ -55,8 +59,16 @@ def stores_of(definition: pytest.Item | pytest.Function, config: pytest.Config) 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "store_name" in metafunc.fixturenames:
-        metafunc.parametrize("store_name", stores_of(metafunc.definition, metafunc.config), indirect=True)
+    """Tests that are marked ``both_paths`` run on the plain path as well, on one store: the path knows of none."""
+    if "store_name" not in metafunc.fixturenames:
+        return
+    stores = stores_of(metafunc.definition, metafunc.config)
+    if metafunc.definition.get_closest_marker("both_paths") is None:
+        metafunc.parametrize("store_name", stores, indirect=True)
+        return
+    ways = [(store, True) for store in stores] + [(stores[0], False)]
+    names = [store if fast else f"{store}, plain" for store, fast in ways]
+    metafunc.parametrize(("store_name", "fast_path"), ways, ids=names, indirect=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,6 +78,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+
+# ------------------------------------------------------------------------------------------------ coverage
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Trace a test for the coverage report only where that can add to it, since tracing takes half as long again.
+
+    A test on PostgreSQL covers what the same test on SQLite covers; acceptance tests run engines in other processes.
+    """
+    coverage = Coverage.current()
+    if coverage is None or not (runs_on_postgresql(item) or ACCEPTANCE in item.path.parents):
+        return (yield)
+    coverage.stop()
+    try:
+        return (yield)
+    finally:
+        coverage.start()
+
+
+def runs_on_postgresql(item: pytest.Item) -> bool:
+    chosen = getattr(item, "callspec", None)
+    return chosen is not None and "postgresql" in (
+        chosen.params.get("store_name"),
+        chosen.params.get("shared_store"),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ one cluster a run
@@ -145,7 +184,13 @@ def store_settings(store_name: str, new_database: NewDatabase) -> dict[str, str]
 
 
 @pytest.fixture
-async def start_node(tmp_path: Path, store_settings: dict[str, str]) -> AsyncIterator[StartNode]:
+def fast_path(request: pytest.FixtureRequest) -> bool:
+    """Whether the engines of the test serve HTTP by their own protocol, or by aiohttp's public API alone."""
+    return bool(getattr(request, "param", True))
+
+
+@pytest.fixture
+async def start_node(tmp_path: Path, store_settings: dict[str, str], fast_path: bool) -> AsyncIterator[StartNode]:
     """Starts engines with quick defaults; all are stopped at the end and every database is checked by the doctor."""
     from counterfoil.app import Counterfoil, run_doctor
     from counterfoil.engine import system_clock
@@ -156,7 +201,8 @@ async def start_node(tmp_path: Path, store_settings: dict[str, str]) -> AsyncIte
 
     async def start(clock: Clock | None = None, *, new_receipt_secret: bool = False, **overrides: Any) -> Node:
         work = {**QUICK_WORK, **overrides.pop("work", {})}
-        settings = Settings(**{"data": str(tmp_path / "data"), **QUICK, **store_settings, "work": work, **overrides})
+        chosen = {"data": str(tmp_path / "data"), "fast_path": fast_path, **QUICK, **store_settings, "work": work}
+        settings = Settings(**{**chosen, **overrides})
         stack = contextlib.AsyncExitStack()
         made = Counterfoil(settings, clock or system_clock, new_receipt_secret=new_receipt_secret)
         engine = await stack.enter_async_context(made)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import structlog
 
@@ -28,8 +28,8 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.server.app import create_web_app
 from counterfoil.server.auth import reviewers_among
 from counterfoil.server.connections import ConnectionLimits, Connections
-from counterfoil.server.fast_path.protocol import Runner
-from counterfoil.server.listening import Site
+from counterfoil.server.listening import AcceptingSockets, listen
+from counterfoil.server.plain import PlainRunner
 from counterfoil.server.routes.webhook import express_completions
 from counterfoil.settings import Settings
 from counterfoil.store.doctor.rules import Finding
@@ -55,6 +55,18 @@ FEW_CONNECTIONS = 1_000
 """If the limit on descriptors leaves room for fewer, that is worth a warning."""
 
 log = structlog.get_logger(__name__)
+
+
+class HttpRunner(Protocol):
+    """Serves the web application on accepted connections."""
+
+    async def setup(self) -> None: ...
+
+    async def cleanup(self) -> None: ...
+
+    def connection(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+        ...
 
 
 class StartFailure(Exception):
@@ -132,12 +144,24 @@ class Counterfoil:
         )
         self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)
         self._connections = Connections(connection_limits(settings, shares.inbound), self.metrics)
-        self._runner = Runner(
-            create_web_app(self.engine, settings),
+        self._runner = self._make_runner()
+        self._sockets: AcceptingSockets | None = None
+
+    def _make_runner(self) -> HttpRunner:
+        settings, app = self.settings, create_web_app(self.engine, self.settings)
+        grace_seconds = settings.shutdown_grace_ms / 1000
+        if not settings.fast_path:
+            return PlainRunner(
+                app, connections=self._connections, access_log=settings.access_log, shutdown_timeout=grace_seconds
+            )
+        from counterfoil.server.fast_path.protocol import FastRunner  # noqa: PLC0415 (only where it is wanted)
+
+        return FastRunner(
+            app,
             take=express_completions(self.engine, settings.max_body_bytes),
             connections=self._connections,
             access_log=settings.access_log,
-            shutdown_timeout=settings.shutdown_grace_ms / 1000,
+            shutdown_timeout=grace_seconds,
         )
 
     async def __aexit__(
@@ -167,7 +191,7 @@ class Counterfoil:
         cleanup.push_async_callback(self.engine.stop, 0)
         await self._load_policies()
         await self._runner.setup()
-        cleanup.push_async_callback(self._runner.cleanup)
+        cleanup.push_async_callback(self._close_server)
         self.url = await self._listen()
         self.engine.context.webhook_base_url = self.settings.webhook_base_url or self._own_address()
         self._sweeps.start()
@@ -185,12 +209,11 @@ class Counterfoil:
     async def _listen(self) -> str:
         host, port = self.settings.host, self.settings.port
         try:
-            await Site(self._runner, host, port, self._connections).start()
+            self._sockets = await listen(host, port, self._runner.connection, self._connections)
         except OSError as error:
             raise StartFailure(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        address = self._runner.addresses[0]
         shown = f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{address[1]}"
+        return f"http://{shown}:{self._sockets.port}"
 
     def _own_address(self) -> str:
         """Where workers find this engine, as far as it can know: an address that stands for all names none of them."""
@@ -202,6 +225,8 @@ class Counterfoil:
         return self.url
 
     async def _close_server(self) -> None:
+        if self._sockets is not None:
+            self._sockets.close()
         await self._runner.cleanup()
 
 

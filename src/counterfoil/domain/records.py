@@ -222,12 +222,13 @@ class StepVersion:
         cls, step_id: str, definition: StepDefinition, defaults: WorkDefaults, version: str | None = None
     ) -> StepVersion:
         """``version``: the name under which it was stored, where it was."""
+        work = definition.work.resolve(defaults)
         return cls(
             version=version or version_of(step_id, definition),
             step_id=step_id,
             definition=definition,
-            work=definition.work.resolve(defaults),
-            lane=f"{step_id}@{urlsplit(definition.endpoint or '').netloc.rpartition('@')[2].lower()}",
+            work=work,
+            lane=_lane_of(step_id, definition.endpoint or "", work),
         )
 
     @property
@@ -260,9 +261,23 @@ def version_of(step_id: str, definition: StepDefinition) -> str:
     return digest([step_id, definition.model_dump(mode="json", by_alias=True, exclude_unset=True)])[:32]
 
 
+def _lane_of(step_id: str, endpoint: str, work: WorkDefaults) -> str:
+    """What dispatches are fair between: a step, its endpoint's host, and its limits over all flows, if it has any.
+
+    All work of a lane has the same limits, so an item that must wait for them never stands before one that need not.
+    (Work of earlier releases has no limits in its lane.)
+    """
+    lane = f"{step_id}@{urlsplit(endpoint).netloc.rpartition('@')[2].lower()}"
+    if work.parallelism is not None:
+        lane += f"#parallelism={work.parallelism}"
+    if work.rate_limit is not None:
+        lane += f"#rate={work.rate_limit.count}/{work.rate_limit.per_ms}"
+    return lane
+
+
 def host_of(lane: str) -> str:
-    """The endpoint host of a lane. A lane is what dispatches are fair between: a step and its host."""
-    return lane.partition("@")[2]
+    """The endpoint host of a lane."""
+    return lane.partition("@")[2].partition("#")[0]
 
 
 def step_of(lane: str) -> str:

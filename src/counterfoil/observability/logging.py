@@ -14,9 +14,8 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 import structlog
+from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
-from aiohttp.web_request import BaseRequest
-from aiohttp.web_response import StreamResponse
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from counterfoil.domain.redaction import REDACTED
@@ -80,7 +79,7 @@ def _text_without_tokens(value: Any) -> str:
 class AccessLogger(AbstractAccessLogger):
     """One structured line a request, the path without its token and without its query."""
 
-    def log(self, request: BaseRequest, response: StreamResponse, time: float) -> None:
+    def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         structlog.stdlib.get_logger(ACCESS_LOGGER).info(
             "request",
             method=request.method,

@@ -1,7 +1,7 @@
 """The web application: every route registered, guarded where it must be, over one engine.
 
-It has no middlewares: they would cost every webhook. A route is wrapped once, when it is registered, and what
-handlers raise becomes an answer in ``protocol.Runner``, which is how this application is meant to be served.
+It has no middlewares: they would cost every webhook. A route is wrapped once, when it is registered. What handlers
+raise becomes an answer (answering.py) where the application is served: by ``FastRunner``, or by ``PlainRunner``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from counterfoil.domain.redaction import holds_receipt
 from counterfoil.server.answers import empty_response
 from counterfoil.server.auth import CALLER, Guard, KeyRing
 from counterfoil.server.docs_page import docs_routes, openapi_route
+from counterfoil.server.problems import problem_response
 from counterfoil.server.routes import EngineFacade, Handler, Route
 from counterfoil.server.routes.approvals import approval_routes
 from counterfoil.server.routes.flows import flow_routes
@@ -35,7 +36,7 @@ _NAME = re.compile(r"\{(\w+)\}")
 
 
 def create_web_app(engine: EngineFacade, settings: Settings) -> web.Application:
-    """The application; serve it with ``protocol.Runner``."""
+    """The application; serve it with ``FastRunner`` or ``PlainRunner``."""
     keys = KeyRing(settings.keys)
     api = api_routes(engine)
     app = web.Application(client_max_size=settings.max_body_bytes)
@@ -112,19 +113,23 @@ def _options(allowed: str, guard: Guard | None) -> Handler:
     return options
 
 
-async def _expect(request: web.Request) -> None:
-    """``Expect: 100-continue``: a body that is too large is refused before it is sent."""
+async def _expect(request: web.Request) -> web.Response | None:
+    """``Expect: 100-continue``: a body that is too large is refused before it is sent.
+
+    The refusal is returned, not raised: aiohttp calls this outside of all middlewares.
+    """
     if request.headers.get("Expect", "").lower() != "100-continue":
-        raise BadRequest("the only supported expectation is 100-continue")
+        return problem_response(BadRequest("the only supported expectation is 100-continue"))
     if (request.content_length or 0) > request.client_max_size:
-        raise PayloadTooLarge(limit_bytes=request.client_max_size)
+        return problem_response(PayloadTooLarge(limit_bytes=request.client_max_size))
     if request.version >= (1, 1):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer has not begun yet
+    return None
 
 
 def _waiting_ends(engine: EngineFacade, throttle: KeyThrottle) -> Callable[[web.Application], Awaitable[None]]:
-    """When the server stops, streams, long polls and late answers end by themselves instead of being cut off."""
+    """When the server stops, streams, long polls and delayed answers end by themselves instead of being cut off."""
 
     async def end_waiting(app: web.Application) -> None:  # noqa: ARG001
         engine.feed.close()

@@ -14,12 +14,14 @@ import asyncio
 import heapq
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import structlog
+from aiohttp import web
 
 from counterfoil.domain.errors import Unavailable
 from counterfoil.server.problems import problem_bytes
@@ -50,17 +52,17 @@ class Waits(StrEnum):
     LEFT = "client_left"
 
 
-class Waiting(NamedTuple):
+class ClientWait(NamedTuple):
     """What a client keeps the engine waiting for, and since when (by the loop's clock)."""
 
     what: Waits
     since: float
 
 
-class Connection(Protocol):
+class TimedConnection(Protocol):
     """What the sweep needs of a connection."""
 
-    def waiting(self, now: float) -> Waiting | None:
+    def waiting(self, now: float) -> ClientWait | None:
         """What its client keeps the engine waiting for; None while a request is being handled."""
         ...
 
@@ -71,6 +73,27 @@ class Connection(Protocol):
     def abort(self) -> None:
         """Let go of its descriptor now."""
         ...
+
+
+@runtime_checkable
+class HalfClosing(Protocol):
+    """A connection that stays open for its answers when its client has shut down its own side."""
+
+    @property
+    def half_closed(self) -> bool: ...
+
+    def when_half_closed(self, call: Callable[[], None]) -> None:
+        """Call this when the client says that it sends nothing more."""
+        ...
+
+
+CONNECTION: web.RequestKey[HalfClosing] = web.RequestKey("connection", HalfClosing)
+"""The connection of a request, where ``request.protocol`` is not ours."""
+
+
+def connection_of(request: web.Request) -> HalfClosing | None:
+    found = request.get(CONNECTION, request.protocol)
+    return found if isinstance(found, HalfClosing) else None
 
 
 class ConnectionMetrics(Protocol):
@@ -108,8 +131,8 @@ class Connections:
             Waits.NEXT: limits.keepalive,
             Waits.READER: limits.write,
         }
-        self._open: set[Connection] = set()
-        self._leaving: dict[Connection, float] = {}
+        self._open: set[TimedConnection] = set()
+        self._leaving: dict[TimedConnection, float] = {}
         self._shortage = Shortage("connections")
         self._told = -TOLD_AGAIN_SECONDS
         self._evicted = self._refused = 0
@@ -125,7 +148,7 @@ class Connections:
         for connection in list(self._leaving):
             connection.abort()
 
-    def admit(self, connection: Connection, now: float) -> bool:
+    def admit(self, connection: TimedConnection, now: float) -> bool:
         """Count a new connection, making room for it if need be. False: it is to be turned away, with ``leave``."""
         if len(self._open) >= self.limits.most:
             self._make_room(now)
@@ -137,7 +160,7 @@ class Connections:
         self._open.add(connection)
         return True
 
-    def leave(self, connection: Connection, now: float) -> bool:
+    def leave(self, connection: TimedConnection, now: float) -> bool:
         """It is on its way out: the sweep ends what takes too long. False: too many are, so end it now."""
         self._open.discard(connection)
         if len(self._leaving) >= LEAVING_AT_ONCE:
@@ -145,7 +168,7 @@ class Connections:
         self._leaving[connection] = now
         return True
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: TimedConnection) -> None:
         """It is closed."""
         self._open.discard(connection)
         self._leaving.pop(connection, None)

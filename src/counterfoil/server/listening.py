@@ -1,8 +1,8 @@
 """The sockets that callers connect to, and how connections are accepted.
 
-Event loops accept by themselves, but not well when the machine lacks something: one closes its listening socket without
-a word, or tries again as fast as it can. Here a connection that cannot be accepted waits in the socket's backlog, the
-log is told, and it is tried again after a pause.
+Event loops accept connections by themselves, but not well when the machine lacks something: one closes its listening
+socket without a log line, another retries as fast as it can. Here a connection that cannot be accepted waits in the
+socket's backlog, a log line tells of it, and it is accepted after a pause.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import asyncio
 import contextlib
 import errno
 import socket
-from typing import Any, cast
-
-from aiohttp import web
+from collections.abc import Callable
+from typing import Any
 
 from counterfoil.server.connections import Connections
 
@@ -25,42 +24,32 @@ PAUSE_SECONDS = 0.2
 _GONE = (BlockingIOError, InterruptedError, ConnectionAbortedError)
 
 
-class Site(web.BaseSite):
-    """One address that an application is served on."""
-
-    __slots__ = ("_connections", "_host", "_port")
-
-    def __init__(self, runner: web.BaseRunner, host: str, port: int, connections: Connections) -> None:
-        super().__init__(runner, backlog=BACKLOG)
-        self._host = host
-        self._port = port
-        self._connections = connections
-
-    @property
-    def name(self) -> str:
-        return f"{self._host}:{self._port}"
-
-    async def start(self) -> None:
-        """Listen; raises OSError when that is not possible."""
-        await super().start()
-        server = self._runner.server
-        assert server is not None
-        sockets = await _listen(self._host, self._port)
-        self._server = cast(asyncio.AbstractServer, _Accepting(sockets, server, self._connections))
+NewConnection = Callable[[], asyncio.BaseProtocol]
+"""Makes the protocol of an accepted connection."""
 
 
-class _Accepting:
-    """Accepts on some sockets until it is closed. As much of a server as aiohttp asks for."""
+async def listen(host: str, port: int, new_connection: NewConnection, connections: Connections) -> AcceptingSockets:
+    """Listen on every address of a host; raises OSError when that is not possible."""
+    return AcceptingSockets(await _sockets_of(host, port), new_connection, connections)
 
-    def __init__(self, sockets: list[socket.socket], server: web.Server, connections: Connections) -> None:
+
+class AcceptingSockets:
+    """Accepts on some sockets until it is closed."""
+
+    def __init__(self, sockets: list[socket.socket], new_connection: NewConnection, connections: Connections) -> None:
         self.sockets = sockets
-        self._server = server
+        self._new_connection = new_connection
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         for listening in sockets:
             self._resume(listening)
+
+    @property
+    def port(self) -> int:
+        """That of the first address."""
+        return int(self.sockets[0].getsockname()[1])
 
     def close(self) -> None:
         for listening in self.sockets:
@@ -92,12 +81,12 @@ class _Accepting:
 
     async def _connect(self, accepted: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._server, accepted)
+            await self._loop.connect_accepted_socket(self._new_connection, accepted)
         except OSError:  # it is gone already
             accepted.close()
 
 
-async def _listen(host: str, port: int) -> list[socket.socket]:
+async def _sockets_of(host: str, port: int) -> list[socket.socket]:
     """One socket for each address of the host; those that this machine does not have are left out."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     missing: OSError | None = None

@@ -6,6 +6,7 @@ removes receipts) and answered as a plain 500.
 
 from __future__ import annotations
 
+import contextlib
 from http import HTTPStatus
 
 import structlog
@@ -101,14 +102,15 @@ def answer_for(error: Exception, request: web.BaseRequest) -> web.StreamResponse
         return _answer_for_http(error)
     if isinstance(error, UnicodeError) and "Expect" in request.headers:
         return problem_response(BadRequest())  # aiohttp cannot write its refusal of an expectation that is no text
-    log.error("request failed", route=_route_of(request), exc_info=error)
+    log.error("request_failed", route=_route_of(request), exc_info=error)
     return problem_response(InternalError())
 
 
 def _route_of(request: web.BaseRequest) -> str:
     """The method and the route's template, never the path itself: a path may hold a receipt."""
-    match = request.match_info if isinstance(request, web.Request) and request._match_info is not None else None  # noqa: SLF001
-    resource = match.route.resource if match is not None else None
+    resource = None
+    with contextlib.suppress(AssertionError):  # aiohttp's way to say that no route was looked for yet
+        resource = request.match_info.route.resource if isinstance(request, web.Request) else None
     return f"{request.method} {resource.canonical}" if resource is not None else "no route"
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_protocol import RequestPayloadError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from counterfoil.domain.errors import BadRequest, Invalid, InvalidInput, PayloadTooLarge, UnsupportedMediaType
@@ -52,7 +51,7 @@ async def read_body(request: web.Request, limit: int) -> bytes:
             piece = await content.readany()
             pieces.append(piece)
             size += len(piece)
-    except (RequestPayloadError, HttpProcessingError):
+    except (web.RequestPayloadError, HttpProcessingError):
         raise BadRequest("the body is not framed or encoded as its headers say") from None
     if size > limit:
         raise PayloadTooLarge(limit_bytes=limit)

@@ -16,7 +16,7 @@ from aiohttp import web
 from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.journal.events import EventType
 from counterfoil.engine.queries.feed import FeedReader
-from counterfoil.server.fast_path.protocol import Protocol
+from counterfoil.server.connections import connection_of
 from counterfoil.server.requests import last_event_id
 from counterfoil.server.routes import EngineFacade
 
@@ -59,9 +59,9 @@ class _Stream:
         self._engine = engine
         self._subscription = subscription
         self._flow_id = flow_id
-        self._connection = request.protocol
-        if isinstance(self._connection, Protocol):
-            self._connection.on_half_close = subscription.ring
+        self._connection = connection_of(request)
+        if self._connection is not None:
+            self._connection.when_half_closed(subscription.ring)
         self.response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream",
@@ -93,8 +93,8 @@ class _Stream:
                     await self._wait()
 
     def _is_half_closed(self) -> bool:
-        """Whether the client sends nothing more: most likely it has gone, and if not, it has all that there is."""
-        return isinstance(self._connection, Protocol) and self._connection.half_closed
+        """Whether the client sends nothing more: most likely it has left, and if not, it has all events so far."""
+        return self._connection is not None and self._connection.half_closed
 
     async def _is_over(self) -> bool:
         """Looked up rather than concluded: what ended may have been driven again."""

@@ -194,6 +194,10 @@ class Settings(BaseSettings):
     log_format: Annotated[Literal["auto", "pretty", "json"], BeforeValidator(lower_case)] = Field(
         "auto", description="Log format: pretty, json, or auto (pretty on a terminal, otherwise JSON)."
     )
+    fast_path: bool = Field(
+        default=True,
+        description="Serve HTTP with the engine's own protocol; false: with aiohttp's public API only (slower).",
+    )
     access_log: bool = Field(default=False, description="Log each HTTP request, with receipt tokens masked.")
     work: WorkDefaults = Field(WorkDefaults(), description="Defaults that steps inherit, field by field.")
 

@@ -15,6 +15,8 @@ from tests.running import Node
 from tests.sse import ServerSent, event_stream
 from tests.wire import Api, moment
 
+pytestmark = pytest.mark.both_paths
+
 
 async def test_a_flows_stream_is_its_journal(api: Api, endpoint: StepEndpoint) -> None:
     """What has happened comes first (asked for with Last-Event-ID 0), then what happens, in order and once."""

@@ -14,6 +14,8 @@ from tests.half_close import (
 from tests.running import Connect, StartNode
 from tests.wire import Api
 
+pytestmark = pytest.mark.both_paths
+
 
 @pytest.mark.parametrize("pieces", [(), (30,), (30, 200)])
 async def test_a_completion_is_answered(api: Api, endpoint: StepEndpoint, pieces: tuple[int, ...]) -> None:

@@ -15,6 +15,8 @@ from tests.integration.scenario import PATH, STEP, dispatched, place_of, webhook
 from tests.running import Connect, StartNode
 from tests.wire import Api
 
+pytestmark = pytest.mark.both_paths
+
 A, B, C = (f"secret-{letter}-0123456789abcdef" for letter in "abc")
 PATIENT = {"deadline_ms": 30 * 24 * 3_600_000}
 

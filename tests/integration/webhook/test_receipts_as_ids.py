@@ -9,6 +9,8 @@ import pytest
 from counterfoil.testing import StepEndpoint
 from tests.wire import Api
 
+pytestmark = pytest.mark.both_paths
+
 POLICY = {"name": "p", "action": {"type": "allow"}}
 SUBSCRIPTION = {"url": "http://127.0.0.1:9/", "events": ["flow.failed"]}
 SCHEDULE = {"every_ms": 3_600_000, "flow": {"goals": ["job"]}}

@@ -17,6 +17,8 @@ from tests.rawhttp import post_bytes, raw_connection
 from tests.running import Connect, StartNode
 from tests.wire import Api
 
+pytestmark = pytest.mark.both_paths
+
 SUCCESS = orjson.dumps({"success": True, "outputs": {"a": 1}})
 
 

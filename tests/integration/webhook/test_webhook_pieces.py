@@ -24,6 +24,8 @@ from tests.rawhttp import RawAnswer, RawConnection, post_bytes, raw_connection
 from tests.running import Connect, StartNode
 from tests.wire import Api, signature_headers
 
+pytestmark = pytest.mark.both_paths
+
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 RECEIPTS = "a receipt secret of this test"
 SUCCESS = orjson.dumps({"success": True, "outputs": {"a": 1}})
@@ -347,3 +349,13 @@ async def test_a_small_limit_holds_for_every_way(
     assert (answer.status, answer.body["error"]["code"]) == (413, "PAYLOAD_TOO_LARGE")
     assert (await api.work(flow_id))["status"] == "active"
     assert (await post(way, received.webhook_url, SUCCESS)).status == 200
+
+
+async def test_a_body_that_is_too_large_is_refused_before_it_is_sent(api: Api, endpoint: StepEndpoint) -> None:
+    _, received = await fresh(api, endpoint)
+    headers = {"Expect": "100-continue", "Content-Length": str(2**21)}
+    head, _ = post_bytes(received.webhook_url, b"", headers)
+    async with raw_connection(api.url) as connection:
+        connection.send(head)
+        answer = await connection.answer()
+        assert (answer.status, answer.body["error"]["code"]) == (413, "PAYLOAD_TOO_LARGE")

@@ -10,6 +10,8 @@ from counterfoil.testing import StepEndpoint
 from tests.integration.scenario import PATH, STEP, dispatched, webhook_path
 from tests.wire import Api, moment, seconds_from_now
 
+pytestmark = pytest.mark.both_paths
+
 SUCCESS = {"success": True, "outputs": {"text": "hello", "n": 1}}
 FAILURE = {"success": False, "error": "no such file"}
 NOT_COMPLETED = {"success": False, "error": "rate limited upstream", "retriable": True, "retry_after": 30}

@@ -16,6 +16,8 @@ from tests.integration.scenario import PATH, dispatched
 from tests.running import Connect, Node, StartNode
 from tests.wire import JSON, Api, Reply, signature_headers
 
+pytestmark = pytest.mark.both_paths
+
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER_SECRET = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 RESULT = b'{"success": true, "outputs": {"a": 1}}'

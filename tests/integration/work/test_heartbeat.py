@@ -17,6 +17,8 @@ from tests.integration.scenario import PATH, STEP, dispatched, webhook_path
 from tests.running import Connect, StartNode
 from tests.wire import JSON, Api, moment, seconds_from_now, signature_headers
 
+pytestmark = pytest.mark.both_paths
+
 AGAIN = {"success": False, "retriable": True, "error": "again", "retry_after": 60}
 
 

@@ -10,6 +10,8 @@ from tests.integration.scenario import PATH, STEP, dispatched
 from tests.running import Connect, StartNode
 from tests.wire import Api
 
+pytestmark = pytest.mark.both_paths
+
 SECRET = "a receipt secret of this test"
 
 

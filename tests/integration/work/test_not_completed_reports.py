@@ -11,6 +11,8 @@ from tests.integration.scenario import PATH, dispatched
 from tests.running import Connect, StartNode
 from tests.wire import Api, seconds_from_now
 
+pytestmark = pytest.mark.both_paths
+
 AGAIN = {"success": False, "error": "rate limited upstream", "retriable": True}
 
 

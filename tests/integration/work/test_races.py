@@ -12,6 +12,8 @@ from tests.eventually import elapsed
 from tests.integration.scenario import PATH, STEP, dispatched
 from tests.wire import Api, Reply
 
+pytestmark = pytest.mark.both_paths
+
 SUCCESS = {"success": True, "outputs": {"who": "worker"}}
 AGAIN = {"success": False, "retriable": True, "error": "again", "retry_after": 60}
 

@@ -9,6 +9,8 @@ from counterfoil.testing import StepEndpoint
 from tests.integration.scenario import dispatched
 from tests.wire import JSON, Api
 
+pytestmark = pytest.mark.both_paths
+
 SAME = [
     ('{"success": true, "outputs": {"a": 1, "b": [1, 2]}}', '{"outputs":{"b":[1,2],"a":1},"success":true}'),
     ('{"success": true, "outputs": {"n": 1}}', '{"success": true, "outputs": {"n": 1.0}}'),

@@ -75,3 +75,11 @@ def test_a_stored_version_keeps_the_name_it_was_stored_under() -> None:
 def test_a_lane_is_a_step_and_the_host_of_its_endpoint(endpoint: str, host: str) -> None:
     lane = step_version("the.step-1", endpoint=endpoint).lane
     assert (step_of(lane), host_of(lane)) == ("the.step-1", host)
+
+
+def test_the_limits_of_a_step_are_part_of_its_lane() -> None:
+    limits = [{}, {"parallelism": 1}, {"parallelism": 2}, {"rate_limit": {"count": 1, "per_ms": 1_000}}]
+    lanes = [step_version("step", endpoint="http://host.test:80/x", work=work).lane for work in limits]
+    assert len(set(lanes)) == len(limits)
+    assert {(step_of(lane), host_of(lane)) for lane in lanes} == {("step", "host.test:80")}
+    assert lanes[0] == "step@host.test:80", "as in earlier releases"

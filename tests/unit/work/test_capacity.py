@@ -81,5 +81,5 @@ def test_new_work_finds_no_place_when_there_is_none(lane: str) -> None:
 
 def test_a_step_that_is_full_is_remembered() -> None:
     slots = Slots(1, 1)
-    BatchCapacity(slots).note_full("step")
-    assert slots.full == {"step"}
+    BatchCapacity(slots).note_full("step@x")
+    assert slots.full == {"step": {"step@x"}}

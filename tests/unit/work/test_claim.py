@@ -152,9 +152,9 @@ async def test_new_work_of_a_full_step_wakes_nobody(simulator: Simulator) -> Non
     await start(simulator)
     await start(simulator)
     await simulator.sweep(SweepName.REQUEUE)
-    assert simulator.engine.slots.full == {"step"}
+    assert set(simulator.engine.slots.full) == {"step"}
     await start(simulator)
-    assert simulator.engine.slots.full == {"step"}
+    assert set(simulator.engine.slots.full) == {"step"}
 
 
 async def test_a_limit_that_is_raised_counts_at_once(simulator: Simulator) -> None:
@@ -170,3 +170,20 @@ async def test_a_limit_that_is_raised_counts_at_once(simulator: Simulator) -> No
     third = await start(simulator)
     await simulator.sweep(SweepName.REQUEUE)
     assert (await work_of(simulator, third))["status"] == "active"
+
+
+async def test_an_older_version_with_a_smaller_limit_does_not_block_a_newer_one(simulator: Simulator) -> None:
+    """However much of the older one waits, and though the newer one comes after it was found to be full."""
+    await put(simulator, work={"parallelism": 1})
+    old = [await start(simulator) for _ in range(10)]
+    assert await simulator.sweep(SweepName.REQUEUE) == 1
+    await put(simulator, work={"parallelism": 4})
+    new = [await start(simulator)]
+    assert await simulator.sweep(SweepName.REQUEUE, limit=4) == 1
+    new.append(await start(simulator))
+    assert await simulator.sweep(SweepName.REQUEUE, limit=4) == 1
+    assert [(await work_of(simulator, flow_id))["status"] for flow_id in new] == ["active"] * 2
+    for call in simulator.network.waiting():
+        await simulator.network.answer(call, answered(400))
+    assert await simulator.sweep(SweepName.REQUEUE, limit=4) == 1, "and the older one goes on within its own limit"
+    assert len([flow_id for flow_id in old if (await work_of(simulator, flow_id))["status"] == "pending"]) == 8

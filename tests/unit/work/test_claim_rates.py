@@ -126,7 +126,6 @@ async def test_another_definition_counts_at_once(simulator: Simulator) -> None:
     assert (await work_of(simulator, old[1]))["status"] == "pending"
     await put(simulator)
     free = await start(simulator)
-    assert await requeue(simulator) == 1
     assert (await work_of(simulator, free))["status"] == "active", "no limit, so it need not wait behind the others"
 
 
@@ -170,27 +169,29 @@ async def test_a_batch_that_failed_has_used_up_nothing(simulator: Simulator) -> 
 
 def test_what_a_batch_noted_is_retracted_with_it() -> None:
     slots = Slots(1, 1)
-    slots.full.add("other")
+    slots.note_full("other@x")
     capacity = BatchCapacity(slots)
-    capacity.note_full("full")
-    capacity.note_rest("resting", "version", 5)
-    assert (slots.full, slots.resting) == ({"full", "other"}, {"resting": Rest(5, "version")})
+    capacity.note_full("full@x")
+    capacity.note_rest("resting@x", "version", 5)
+    assert slots.full == {"full": {"full@x"}, "other": {"other@x"}}
+    assert slots.resting == {"resting": {"resting@x": Rest(5, "version")}}
     capacity.retract()
-    assert (slots.full, slots.resting) == ({"other"}, {})
+    assert (slots.full, slots.resting) == ({"other": {"other@x"}}, {})
 
 
 def test_a_rest_ends_by_itself() -> None:
     slots = Slots(1, 1)
-    BatchCapacity(slots).note_rest("step", "version", 5)
-    assert [slots.may_send("step", now) for now in (4, 5, 4)] == [False, True, True]
-    slots.full.add("step")
-    assert not slots.may_send("step", 9)
+    BatchCapacity(slots).note_rest("step@x", "version", 5)
+    assert [slots.may_send("step@x", now) for now in (4, 5, 4)] == [False, True, True]
+    slots.note_full("step@x")
+    assert not slots.may_send("step@x", 9)
+    assert slots.may_send("step@x#parallelism=9", 9), "another limit of the same step"
 
 
 def test_a_rest_is_of_one_version() -> None:
     slots = Slots(1, 1)
-    BatchCapacity(slots).note_rest("step", "old", 5)
-    slots.wake_for("step", "old")
-    assert not slots.may_send("step", 1)
-    slots.wake_for("step", "new")
-    assert slots.may_send("step", 1)
+    BatchCapacity(slots).note_rest("step@x", "old", 5)
+    slots.wake_for("step@x", "old")
+    assert not slots.may_send("step@x", 1)
+    slots.wake_for("step@x", "new")
+    assert slots.may_send("step@x", 1)

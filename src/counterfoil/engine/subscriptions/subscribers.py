@@ -25,7 +25,7 @@ from counterfoil.engine.subscriptions.commands import (
     secrets_of,
 )
 from counterfoil.store.group_commit.commit import GroupCommit
-from counterfoil.store.kinds.rows import read_subscription
+from counterfoil.store.kinds.subscriptions import read_subscription
 from counterfoil.store.protocol import Store
 from counterfoil.wire.subscriptions import (
     DeliveriesPage,

@@ -1,7 +1,7 @@
 """The search for due work: items that wait for their first or next attempt are claimed, as far as there is room.
 
-Lanes (a step and its endpoint's host) take turns: a lane without room is not searched, so however much is due for a
-slow host, the work of the others is found at once.
+Lanes (a step, its endpoint's host and its limits) take turns: a lane without room is not searched, so however much is
+due for a slow host, the work of the others is found at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import orjson
 
-from counterfoil.domain.records import host_of, step_of
+from counterfoil.domain.records import host_of
 from counterfoil.engine.engine import Engine
 from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.store.group_commit.batch import ForEach
@@ -38,7 +38,7 @@ class RequeueSearch:
         due = [lane for lane, due_at in lanes if due_at <= now]
         self._next_due = min((due_at for _, due_at in lanes if due_at > now), default=None)
         slots.waiting = set(due)
-        ready = [lane for lane in due if slots.may_send(step_of(lane), now) and slots.free_to(host_of(lane)) > 0]
+        ready = [lane for lane in due if slots.may_send(lane, now) and slots.free_to(host_of(lane)) > 0]
         self._wait_for_rests(due)
         if not ready:
             return
@@ -53,15 +53,15 @@ class RequeueSearch:
     async def claimed(self, answers: list[bool]) -> int:
         """How many items were claimed."""
         claimed, slots = sum(answers), self._engine.slots
-        if not claimed and any(slots.may_send(step_of(lane), self._now) for lane in self._ready):
+        if not claimed and any(slots.may_send(lane, self._now) for lane in self._ready):
             self._next_due = self._now  # there is room, and yet nothing was found: another node has it locked
         self._wait_for_rests(self._due)
         return claimed
 
     def _wait_for_rests(self, lanes: list[str]) -> None:
         """Look again as soon as the first step that is at its rate limit, with something due, may go on."""
-        resting = self._engine.slots.resting
-        ends = [resting[step_of(lane)].until for lane in lanes if step_of(lane) in resting]
+        slots = self._engine.slots
+        ends = [rest.until for lane in lanes if (rest := slots.rest_of(lane)) is not None]
         if self._next_due is not None:
             ends.append(self._next_due)
         self._next_due = min(ends, default=None)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from counterfoil.domain.records import host_of
+from counterfoil.domain.records import host_of, step_of
 
 
 class Rest(NamedTuple):
-    """Until when a step may not be sent, by the limit that this version of it has."""
+    """Until when a lane may not be sent, by the rate limit that this version of its step has."""
 
     until: int
     version: str
@@ -20,9 +19,9 @@ class Rest(NamedTuple):
 class Slots:
     """Dispatches under way, counted.
 
-    ``waiting``: lanes that hold due work which found no place. ``full``: steps that have as many items out as their
-    ``parallelism`` allows; one that comes back makes room again. ``resting``: steps that were sent as often as their
-    rate limit allows, and until when.
+    ``waiting``: lanes that hold due work which found no place. ``full``: lanes, by their step, that have as many items
+    out as their ``parallelism`` allows; an attempt of the step that ends makes room again. ``resting``: lanes, by their
+    step, that were sent as often as their rate limit allows, and until when.
     """
 
     def __init__(self, total: int, per_host: int) -> None:
@@ -33,36 +32,52 @@ class Slots:
         self._reserved = 0
         self._reserved_by_host: Counter[str] = Counter()
         self.waiting: set[str] = set()
-        self.full: set[str] = set()
-        self.resting: dict[str, Rest] = {}
+        self.full: dict[str, set[str]] = {}
+        self.resting: dict[str, dict[str, Rest]] = {}
 
     @property
     def under_way(self) -> int:
         return self._under_way
 
-    def may_send(self, step_id: str, now: int) -> bool:
-        """Whether nothing is known that would keep the step from being sent."""
-        rest = self.resting.get(step_id)
+    def may_send(self, lane: str, now: int) -> bool:
+        """Whether no limit is known that would keep the lane from being sent."""
+        step_id = step_of(lane)
+        if lane in self.full.get(step_id, ()):
+            return False
+        rest = self.rest_of(lane)
         if rest is not None and rest.until <= now:
-            del self.resting[step_id]
+            self._end_rest(lane)
             rest = None
-        return rest is None and step_id not in self.full
+        return rest is None
 
-    def wake_for(self, step_id: str, version: str) -> None:
-        """Something of the step is due. If it is of another version than what rests, it may have another limit."""
-        rest = self.resting.get(step_id)
+    def rest_of(self, lane: str) -> Rest | None:
+        return self.resting.get(step_of(lane), {}).get(lane)
+
+    def note_full(self, lane: str) -> None:
+        self.full.setdefault(step_of(lane), set()).add(lane)
+
+    def note_rest(self, lane: str, rest: Rest) -> None:
+        self.resting.setdefault(step_of(lane), {})[lane] = rest
+
+    def wake_for(self, lane: str, version: str) -> None:
+        """Work of this version is due. In a lane of an earlier release it may have another limit than what rests."""
+        rest = self.rest_of(lane)
         if rest is not None and rest.version != version:
-            del self.resting[step_id]
+            self._end_rest(lane)
+
+    def _end_rest(self, lane: str) -> None:
+        lanes = self.resting[step_of(lane)]
+        del lanes[lane]
+        if not lanes:
+            del self.resting[step_of(lane)]
 
     def forget_rests(self, steps: Iterable[str]) -> bool:
-        """Another definition may allow more, or another node knows better; whether any of these was resting."""
+        """Another definition may allow more, or another node knows better; returns whether any of these was resting."""
         return sum(self.resting.pop(step_id, None) is not None for step_id in tuple(steps)) > 0
 
-    def forget_full(self, steps: AbstractSet[str]) -> bool:
+    def forget_full(self, steps: Iterable[str]) -> bool:
         """Attempts of these steps have ended; returns whether any of the steps was full."""
-        full = self.full & steps
-        self.full -= full
-        return bool(full)
+        return bool(self.full) and sum(self.full.pop(step_id, None) is not None for step_id in steps) > 0
 
     def limited_steps(self) -> set[str]:
         """The steps that are known to be at a limit."""
@@ -114,17 +129,17 @@ class BatchCapacity:
             self._slots.reserve(host, -places)
         self._taken.clear()
 
-    def note_full(self, step_id: str) -> None:
-        self._noted.add(step_id)
-        self._slots.full.add(step_id)
+    def note_full(self, lane: str) -> None:
+        self._noted.add(step_of(lane))
+        self._slots.note_full(lane)
 
-    def note_rest(self, step_id: str, version: str, until: int) -> None:
-        self._noted.add(step_id)
-        self._slots.resting[step_id] = Rest(until, version)
+    def note_rest(self, lane: str, version: str, until: int) -> None:
+        self._noted.add(step_of(lane))
+        self._slots.note_rest(lane, Rest(until, version))
 
     def retract(self) -> None:
-        """What was noted counted claims of this batch, which were never made: somebody must look again."""
-        self._slots.full -= self._noted
+        """The limits that were noted counted claims of this batch, which were never made: they may not be reached."""
+        self._slots.forget_full(self._noted)
         self._slots.forget_rests(self._noted)
         self._noted.clear()
 

@@ -19,7 +19,7 @@ class SendingRoom:
     def wait_for(self, work: Work) -> None:
         """This item is due and was not claimed: its lane waits."""
         self._slots.waiting.add(work.lane)
-        self._slots.wake_for(work.step_id, work.version)
+        self._slots.wake_for(work.lane, work.version)
 
     def make(self, steps: Iterable[str], defined: Iterable[str] | None = None) -> None:
         """Attempts of these steps have ended: a step that had as many out as it may have can send again.

@@ -14,7 +14,7 @@ are parsed by aiohttp. So the two never have to agree on where a request begins.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from aiohttp.http import HttpVersion11
@@ -22,15 +22,8 @@ from aiohttp.streams import EMPTY_PAYLOAD
 
 from counterfoil.domain.errors import CounterfoilError
 from counterfoil.engine.work.complete import Completion
+from counterfoil.server.completions import Headers, Take, completion_text
 from counterfoil.server.problems import problem_bytes
-
-Resolve = Callable[[Completion | CounterfoilError], None]
-Headers = Callable[[], Mapping[str, str]]
-Take = Callable[[bytes, bytes, bytes, Headers, bytes, Resolve], bool]
-"""Flow id, step id, token, headers if they are wanted, body, and whom to tell: True when the completion was taken.
-
-Whatever is taken has a valid receipt, and so ids of plain characters: the lane need not look at them itself.
-"""
 
 _PREFIX = "/webhook/"
 _LINE_BEGINS, _LINE_ENDS = b"POST /webhook/", b" HTTP/1.1\r\n"
@@ -51,7 +44,7 @@ _HEAD = (
 )
 
 
-class Connection(Protocol):
+class LaneConnection(Protocol):
     """What the lane needs of the connection that it is part of."""
 
     def is_idle(self) -> bool:
@@ -82,7 +75,7 @@ class ExpressParser:
         "_under_way",
     )
 
-    def __init__(self, inner: Any, connection: Connection, take: Take) -> None:
+    def __init__(self, inner: Any, connection: LaneConnection, take: Take) -> None:
         self._inner = inner
         self._connection = connection
         self._take = take
@@ -204,12 +197,3 @@ class ExpressParser:
         """What was received while a completion was under way; asked for once it is answered."""
         data, self._held = self._held, b""
         return data
-
-
-def completion_text(completion: Completion, flow_id: str, step_id: str) -> str:
-    """The body of the 200. Nothing in it needs escaping: ids and words are of patterns without quotes."""
-    recorded_at = completion.recorded_text
-    return (
-        f'{{"verdict":"{completion.verdict._value_}","status":"{completion.status._value_}","flow_id":"{flow_id}",'
-        f'"step_id":"{step_id}","recorded_at":{recorded_at}}}'
-    )

@@ -2,7 +2,7 @@
 
 aiohttp's own pages and log lines may repeat the request line, and with it a receipt. So its protocol class is
 replaced: a malformed request gets the same JSON envelope as any other error, and nothing that was sent is logged.
-The one ``try`` around the application stands here rather than in a middleware, which would cost every request more.
+Exceptions become answers around the whole application rather than in a middleware, which would cost every request more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, cast
 
 import structlog
@@ -27,20 +27,17 @@ from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from counterfoil.domain.errors import BadRequest, CounterfoilError, InternalError, RequestTimeout
 from counterfoil.observability.logging import ACCESS_LOGGER, AccessLogger
-from counterfoil.server.connections import TURNED_AWAY, ConnectionLimits, Connections, Waiting, Waits
-from counterfoil.server.fast_path.express import ExpressParser, Take
+from counterfoil.server.answering import LINGERING_SECONDS, answering
+from counterfoil.server.completions import Take
+from counterfoil.server.connections import TURNED_AWAY, ClientWait, ConnectionLimits, Connections, Waits
+from counterfoil.server.fast_path.express import ExpressParser
 from counterfoil.server.fast_path.framing import NOT_HTTP, RequestParser, error_message
-from counterfoil.server.problems import answer_for, problem_response
+from counterfoil.server.problems import problem_response
 
 log = structlog.get_logger(__name__)
 
 _NEVER_SECONDS = 1e8
 """aiohttp's own timeout of idle connections knows nothing of the express lane: server/connections.py has ours."""
-
-LINGERING_SECONDS = 2.0
-"""How long the rest of a refused body is thrown away, so that the client gets to read the refusal."""
-
-_Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _FAULTS: tuple[tuple[type[Exception], str], ...] = (
     (LineTooLong, "the request line or a header is longer than this server accepts"),
@@ -50,7 +47,7 @@ _FAULTS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-class Protocol(RequestHandler):
+class HttpConnection(RequestHandler):
     """One connection.
 
     Answers what cannot be parsed, keeps aiohttp's log free of what was sent, and lets completions go by the express
@@ -63,15 +60,15 @@ class Protocol(RequestHandler):
         "_express",
         "_express_paused",
         "_framing",
+        "_half_closed",
         "_handling",
         "_head_since",
+        "_on_half_close",
         "_since",
         "_stalled_bytes",
         "_stalled_since",
         "_used",
         "_wire",
-        "half_closed",
-        "on_half_close",
     )
 
     def __init__(self, manager: web.Server, *, take: Take | None, connections: Connections, **kwargs: Any) -> None:
@@ -84,9 +81,8 @@ class Protocol(RequestHandler):
         self._since = self._head_since = self._stalled_since = 0.0
         self._stalled_bytes = 0
         self._used = False
-        self.half_closed = False
-        self.on_half_close: Callable[[], None] = _ignore
-        """Called when the client says that it sends nothing more."""
+        self._half_closed = False
+        self._on_half_close: Callable[[], None] = _ignore
         self._request_factory = self._noting(self._request_factory)
         parser = HttpRequestParser(
             self,
@@ -136,7 +132,7 @@ class Protocol(RequestHandler):
         finally:
             self._handling = False
             self._since = self._loop.time()
-            if self.half_closed and not self._messages:
+            if self._half_closed and not self._messages:
                 self._close = True
 
     def is_idle(self) -> bool:
@@ -159,10 +155,18 @@ class Protocol(RequestHandler):
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's never keeps a connection open
         """The client sends nothing more. What it has sent is answered before the connection is closed."""
-        self.half_closed = True
+        self._half_closed = True
         self._framing.break_off(RequestPayloadError())
-        self.on_half_close()
+        self._on_half_close()
         return self._is_under_way()
+
+    @property
+    def half_closed(self) -> bool:
+        return self._half_closed
+
+    def when_half_closed(self, call: Callable[[], None]) -> None:
+        """Call this when the client says that it sends nothing more."""
+        self._on_half_close = call
 
     def _is_under_way(self) -> bool:
         return self._handling or bool(self._messages) or (self._express is not None and self._express.under_way)
@@ -190,7 +194,7 @@ class Protocol(RequestHandler):
         transport.write(answer)
         if self._express is not None and (held := self._express.held()):
             self._go_on_behind(held)
-        if self.half_closed and not self._is_under_way():
+        if self._half_closed and not self._is_under_way():
             transport.close()
 
     def _go_on_behind(self, held: bytes) -> None:
@@ -210,7 +214,7 @@ class Protocol(RequestHandler):
         super().resume_writing()
         self._stalled_since = 0.0
 
-    def waiting(self, now: float) -> Waiting | None:
+    def waiting(self, now: float) -> ClientWait | None:
         """What the client keeps the engine waiting for, and since when; None while a request is being handled."""
         wire = self._wire
         if wire is None:
@@ -219,20 +223,20 @@ class Protocol(RequestHandler):
             return self._stalled(wire, now)
         payload = self._framing.payload
         if payload is not None and payload._waiter is not None:  # noqa: SLF001 (whether the handler waits for it)
-            return Waiting(Waits.BODY, self._since)
+            return ClientWait(Waits.BODY, self._since)
         if self._is_under_way():
-            return Waiting(Waits.LEFT, self._since) if self.half_closed else None
+            return ClientWait(Waits.LEFT, self._since) if self._half_closed else None
         if self._head_since:
-            return Waiting(Waits.HEADER, self._head_since)
-        return Waiting(Waits.NEXT if self._used else Waits.HEADER, self._since)
+            return ClientWait(Waits.HEADER, self._head_since)
+        return ClientWait(Waits.NEXT if self._used else Waits.HEADER, self._since)
 
-    def _stalled(self, wire: asyncio.Transport, now: float) -> Waiting:
+    def _stalled(self, wire: asyncio.Transport, now: float) -> ClientWait:
         """A client that takes its answer slowly is no client that does not take it."""
         left = wire.get_write_buffer_size()
         if not self._stalled_since or left < self._stalled_bytes:
             self._stalled_since = now
         self._stalled_bytes = left
-        return Waiting(Waits.READER, self._stalled_since)
+        return ClientWait(Waits.READER, self._stalled_since)
 
     def time_out(self, what: Waits) -> None:
         if what is Waits.BODY:
@@ -263,10 +267,10 @@ class Protocol(RequestHandler):
         if isinstance(exc, CounterfoilError):
             response = problem_response(exc)
         elif status >= 500:
-            log.debug("connection lost", cause=type(exc).__name__)
+            log.debug("connection_lost", cause=type(exc).__name__)
             response = problem_response(InternalError())
         else:
-            log.info("malformed request", fault=type(exc).__name__, peer=request.remote)
+            log.info("malformed_request", fault=type(exc).__name__, peer=request.remote)
             response = problem_response(BadRequest(_fault_of(exc)))
         response.force_close()
         return response
@@ -275,27 +279,37 @@ class Protocol(RequestHandler):
         """An error of the protocol itself: where it happened, without the text, which may hold what was sent."""
         error = kwargs.get("exc_info")
         if isinstance(error, RequestPayloadError | RequestTimeout | HttpProcessingError | ConnectionError):
-            log.debug("connection broken by the client", cause=type(error).__name__)
+            log.debug("connection_broken", cause=type(error).__name__)
             return
         frames = traceback.format_tb(error.__traceback__) if isinstance(error, BaseException) else []
-        log.error("connection failed", cause=type(error).__name__, exception="".join(frames))
+        log.error("connection_failed", cause=type(error).__name__, exception="".join(frames))
 
     def log_debug(self, *args: Any, **kwargs: Any) -> None:
         """Said by aiohttp about its own workings: not worth a line."""
 
 
-class Server(web.Server):
-    """Makes a ``Protocol`` for each connection."""
+class FastServer(web.Server):
+    """Makes an ``HttpConnection`` for each connection."""
 
-    take: Take | None = None
-    open_connections: Connections
+    def __init__(self, plain: web.Server, take: Take | None, connections: Connections) -> None:
+        """``plain``: aiohttp's own server, whose parts are put together with our protocol."""
+        super().__init__(
+            answering(plain.request_handler),
+            request_factory=plain.request_factory,
+            loop=plain._loop,  # noqa: SLF001
+            **plain._kwargs,  # noqa: SLF001
+        )
+        self._take = take
+        self._open_connections = connections
 
     def __call__(self) -> RequestHandler:
-        return Protocol(self, take=self.take, connections=self.open_connections, loop=self._loop, **self._kwargs)
+        return HttpConnection(
+            self, take=self._take, connections=self._open_connections, loop=self._loop, **self._kwargs
+        )
 
 
-class Runner(web.AppRunner):
-    """Serves an application through ``Protocol``: the only way in which its errors become answers.
+class FastRunner(web.AppRunner):
+    """Serves an application through ``HttpConnection``.
 
     Without ``access_log`` nothing is logged per request (and nothing is spent on it).
     """
@@ -324,17 +338,14 @@ class Runner(web.AppRunner):
         )
 
     async def _make_server(self) -> web.Server:
-        plain = await super()._make_server()
-        server = Server(
-            answering(plain.request_handler),
-            request_factory=plain.request_factory,
-            loop=plain._loop,  # noqa: SLF001 - the pieces of aiohttp's server, put together with our protocol
-            **plain._kwargs,  # noqa: SLF001
-        )
-        server.take = self._take
-        server.open_connections = self._open_connections
+        server = FastServer(await super()._make_server(), self._take, self._open_connections)
         self._open_connections.start()
         return server
+
+    def connection(self) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+        assert self.server is not None, "set up"
+        return self.server()
 
     async def cleanup(self) -> None:
         """Stop serving. Slow clients are not waited for longer than at other times."""
@@ -342,30 +353,8 @@ class Runner(web.AppRunner):
         self._open_connections.stop()
 
 
-def answering(handle: _Handle) -> _Handle:
-    """The application with every exception turned into an answer."""
-
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            return await handle(request)
-        except Exception as error:
-            if isinstance(error, ConnectionError) and _has_gone(request):
-                raise
-            if request.writer.output_size > 0:  # a stream broke off half way: no status can be sent any more
-                answer_for(error, request)
-                raise ConnectionError("the answer had begun already") from None
-            return answer_for(error, request)
-
-    return answer
-
-
 def _ignore() -> None:
     pass
-
-
-def _has_gone(request: web.BaseRequest) -> bool:
-    transport = request.transport
-    return transport is None or transport.is_closing()
 
 
 def _fault_of(error: BaseException | None) -> str:

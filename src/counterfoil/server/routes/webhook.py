@@ -27,7 +27,7 @@ from counterfoil.domain.jsontext import is_ordinary
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.server.answers import json_answer, json_response
-from counterfoil.server.fast_path.express import Headers, Resolve, Take, completion_text
+from counterfoil.server.completions import Headers, Resolve, Take, completion_text
 from counterfoil.server.requests import parse_body, read_body, require_json, validate
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
 from counterfoil.wire.work import HeartbeatTaken, ReceiptState, ReportTaken

@@ -16,12 +16,12 @@ class Capacity(Protocol):
         """A place for work that was made just now; none while others wait in its lane."""
         ...
 
-    def note_full(self, step_id: str) -> None:
-        """The step has as many items out as it may have."""
+    def note_full(self, lane: str) -> None:
+        """The step of this lane has as many items out as the lane may have."""
         ...
 
-    def note_rest(self, step_id: str, version: str, until: int) -> None:
-        """The step was sent as often as this version of it may be, until then."""
+    def note_rest(self, lane: str, version: str, until: int) -> None:
+        """The step of this lane was sent as often as this version of it may be, until then."""
         ...
 
     def retract(self) -> None:
@@ -39,10 +39,10 @@ class _NoCapacity:
 
     take_at_once = take
 
-    def note_full(self, step_id: str) -> None:
+    def note_full(self, lane: str) -> None:
         pass
 
-    def note_rest(self, step_id: str, version: str, until: int) -> None:
+    def note_rest(self, lane: str, version: str, until: int) -> None:
         pass
 
     def retract(self) -> None:
