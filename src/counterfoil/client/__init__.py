@@ -1,4 +1,4 @@
-"""For programs that use an engine: the API client, the guard of an agent's steps, and the worker kit."""
+"""The Python client: API calls, guarded steps for agents, and the worker kit."""
 
 from counterfoil.client.api import Client
 from counterfoil.client.documents import (

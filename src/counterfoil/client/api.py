@@ -1,4 +1,4 @@
-"""The API client: one method for each thing that a caller can ask of an engine.
+"""The API client: one method for each route of an engine.
 
 Answers are the engine's JSON documents, typed but not copied: a field that a newer engine adds is there
 too. Everything that fails raises a ``ClientError``; the API key never appears in a message or a ``repr``.
@@ -48,13 +48,13 @@ class Client(WorkflowCalls, ControlCalls):
     """Talks to one engine; an async context manager that holds its connections.
 
     ``key`` is the secret of an API key (none is needed on a loopback engine without keys).
-    ``timeout`` bounds each single request; ``patience`` how long a broken stream is picked up again.
+    ``timeout`` bounds each single request; ``patience`` how long the client tries to resume a broken stream.
     """
 
     # -- steps ---------------------------------------------------------------------------------
 
     async def put_step(self, step_id: str, definition: Mapping[str, Any]) -> StepPut:
-        """Register a step, or change it; work that runs already keeps the definition it began with."""
+        """Register or change a step; running flows keep the definition that they were started with."""
         return cast(StepPut, await self._call("PUT", f"/api/v1/steps/{part(step_id)}", body=dict(definition)))
 
     async def get_step(self, step_id: str) -> Step:
@@ -70,7 +70,7 @@ class Client(WorkflowCalls, ControlCalls):
     # -- flows ---------------------------------------------------------------------------------
 
     async def plan(self, goals: Sequence[str], init: Mapping[str, Any] | None = None) -> Plan:
-        """What a start with these goals and inputs would run, and why; nothing is started."""
+        """Which steps a start with these goals and inputs would run, and why; nothing is started."""
         body = {"goals": list(goals), "init": dict(init or {})}
         return cast(Plan, await self._call("POST", "/api/v1/plan", body=body))
 
@@ -86,9 +86,9 @@ class Client(WorkflowCalls, ControlCalls):
         on_deadline: Literal["fail", "cancel"] | None = None,
         compensate: bool | None = None,
     ) -> StartedFlow:
-        """Start a flow towards its goals. With an own ``flow_id`` a repeat is refused (``FlowExists``).
+        """Start a flow. If ``flow_id`` is given, a repeat is refused (``FlowExists``).
 
-        ``compensate=False``: what it has completed stays as it is when the flow fails.
+        ``compensate=False``: completed steps are not compensated when the flow fails.
         """
         body: dict[str, Any] = {"goals": list(goals), "init": dict(init or {})}
         given = {"flow_id": flow_id, "deadline_ms": deadline_ms, "on_deadline": on_deadline, "compensate": compensate}
@@ -112,14 +112,14 @@ class Client(WorkflowCalls, ControlCalls):
         cursor: str | None = None,
         limit: int | None = None,
     ) -> FlowPage:
-        """One page of flows, newest first; hand ``next_cursor`` back for the next one."""
+        """One page of flows, newest first; pass ``next_cursor`` as ``cursor`` for the next one."""
         wanted = {"status": status, "goal": goal, "since": since, "cursor": cursor, "limit": limit}
         if label is not None:
             wanted["label"] = ":".join(label)
         return cast(FlowPage, await self._call("GET", "/api/v1/flows", query=wanted))
 
     async def result(self, flow_id: str, wait: float = POLL_SECONDS) -> FlowResult:
-        """Wait up to ``wait`` seconds for the end of a flow; afterwards ``status`` says how far it is."""
+        """Wait up to ``wait`` seconds for the end of a flow; afterwards ``status`` is its state."""
         loop = asyncio.get_running_loop()
         over = loop.time() + wait
         path = f"/api/v1/flows/{part(flow_id)}/result"
@@ -136,22 +136,22 @@ class Client(WorkflowCalls, ControlCalls):
         return cast(EventPage, await self._call("GET", f"/api/v1/flows/{part(flow_id)}/events", query=query))
 
     async def cancel(self, flow_id: str, *, compensate: bool = False) -> Flow:
-        """Cancel a flow; again is fine, ``FlowFinal`` when it has ended otherwise.
+        """Cancel a flow; a repeat has no effect, ``FlowFinal`` if the flow has ended otherwise.
 
-        ``compensate=True``: what it has completed is undone first, where its steps say how.
+        ``compensate=True``: completed steps that define a compensation are compensated first.
         """
         body = {"compensate": True} if compensate else None
         return cast(Flow, await self._call("POST", f"/api/v1/flows/{part(flow_id)}/cancel", body=body))
 
     async def redrive(self, flow_id: str) -> RedrivenFlow:
-        """Let a failed flow go on from what failed; ``FlowNotFailed`` when it has not."""
+        """Continue a failed flow from the steps that failed; ``FlowNotFailed`` if it has not failed."""
         return cast(RedrivenFlow, await self._call("POST", f"/api/v1/flows/{part(flow_id)}/redrive"))
 
     async def stream(self, flow_id: str | None = None, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Follow the journal: of one flow until it has ended, or of all flows for as long as the caller iterates.
 
-        ``after`` replays everything behind that sequence number (0: from the start). A broken
-        connection is picked up behind the last event seen: no gap, and no event twice.
+        ``after`` replays every event after that sequence number (0: from the start). A broken
+        connection is resumed after the last event received: no gap, and no event twice.
         """
         path = "/api/v1/stream" if flow_id is None else f"/api/v1/flows/{part(flow_id)}/stream"
         loop = asyncio.get_running_loop()
@@ -166,7 +166,7 @@ class Client(WorkflowCalls, ControlCalls):
                         if seen is None or event["seq"] > seen:
                             seen, last = event["seq"], event["type"]
                             yield event
-                # an engine that stops ends its streams too: it is over only behind the flow's end, or with nothing left
+                # a stopping engine ends its streams too: this one is over only after the flow's end, or without events
                 if flow_id is not None and (not last or last in FINAL_EVENTS) and await self._has_ended(flow_id):
                     return
                 give_up_at = loop.time() + self._patience
@@ -178,7 +178,7 @@ class Client(WorkflowCalls, ControlCalls):
     # -- schedules -----------------------------------------------------------------------------
 
     async def put_schedule(self, schedule_id: str, definition: Mapping[str, Any]) -> Schedule:
-        """Make a schedule or change it, also to pause (``"enabled": false``) and to resume it."""
+        """Create or change a schedule, also to pause (``"enabled": false``) and to resume it."""
         path = f"/api/v1/schedules/{part(schedule_id)}"
         return cast(Schedule, await self._call("PUT", path, body=dict(definition)))
 
@@ -186,12 +186,12 @@ class Client(WorkflowCalls, ControlCalls):
         return cast(Schedule, await self._call("GET", f"/api/v1/schedules/{part(schedule_id)}"))
 
     async def schedules(self, *, cursor: str | None = None, limit: int | None = None) -> SchedulePage:
-        """One page of schedules, by id; hand ``next_cursor`` back for the next one."""
+        """One page of schedules, by id; pass ``next_cursor`` as ``cursor`` for the next one."""
         query = {"cursor": cursor, "limit": limit}
         return cast(SchedulePage, await self._call("GET", "/api/v1/schedules", query=query))
 
     async def delete_schedule(self, schedule_id: str) -> None:
-        """Forget a schedule; the flows that it has started go on."""
+        """Delete a schedule; the flows that it has started continue."""
         await self._call("DELETE", f"/api/v1/schedules/{part(schedule_id)}")
 
     # -- work and health -----------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Client(WorkflowCalls, ControlCalls):
     ) -> WorkPage:
         """One page of work items over all flows.
 
-        ``status="gated_not_completed"``: steps that agents were let run and have not reported, oldest first.
+        ``status="gated_not_completed"``: steps that agents were allowed to run and have not reported, oldest first.
         """
         wanted = {"status": status, "step": step, "cursor": cursor, "limit": limit}
         if overdue:
@@ -219,20 +219,20 @@ class Client(WorkflowCalls, ControlCalls):
         return cast(WorkDetail, await self._call("GET", f"/api/v1/work/{part(work_id)}"))
 
     async def redrive_work(self, work_id: str) -> RedrivenWork:
-        """Put a new work item in the place of a failed one; ``WorkNotFailed`` when it is not."""
+        """Replace a failed work item by a new one; ``WorkNotFailed`` if it has not failed."""
         return cast(RedrivenWork, await self._call("POST", f"/api/v1/work/{part(work_id)}/redrive"))
 
     async def redrive_matching(
         self,
-        filter: Mapping[str, str] | None = None,  # noqa: A002 - the word of the wire
+        filter: Mapping[str, str] | None = None,  # noqa: A002 - the name of the field in the request
         *,
         limit: int | None = None,
         dry_run: bool = False,
     ) -> RedrivenByFilter:
-        """Redrive all failed work that fits; with ``dry_run`` only tell what that would be.
+        """Redrive all matching failed work; with ``dry_run`` only count it.
 
         ``filter``: any of ``step_id``, ``error_code``, ``since``, ``until`` and ``label`` (``name:value``). Without
-        one, all failed work fits.
+        one, all failed work matches.
         """
         body: dict[str, Any] = {"filter": dict(filter or {}), "dry_run": dry_run}
         if limit is not None:
@@ -240,7 +240,7 @@ class Client(WorkflowCalls, ControlCalls):
         return cast(RedrivenByFilter, await self._call("POST", "/api/v1/work/redrive", body=body))
 
     async def health(self) -> Readiness:
-        """Whether the engine is ready; raises ``Unavailable`` when it runs but is not."""
+        """The readiness of the engine; raises ``Unavailable`` when it runs but is not ready."""
         return cast(Readiness, await self._call("GET", "/readyz"))
 
     # -- steps of an agent ---------------------------------------------------------------------
@@ -255,14 +255,15 @@ class Client(WorkflowCalls, ControlCalls):
         backoff: Backoff | None = None,
         **options: Unpack[GateOptions],
     ) -> GuardedStep:
-        """Guard a step: ``async with client.step(...) as step`` asks the gate, and reports how the body ends.
+        """Guard a step: ``async with client.step(...) as step`` calls the gate, and reports how the body ends.
 
-        ``step.done``: it has been completed before, and ``step.output`` is what it gave. Otherwise the body does the
-        work and sets ``step.output``. An exception is reported as a failed attempt, and goes on. Raises
-        ``StepBlocked``, and ``ApprovalRequired`` unless people agree within ``wait_for_approval`` seconds.
+        ``step.done``: the step was completed before, and ``step.output`` is its output. Otherwise the body does the
+        work and sets ``step.output``. An exception is reported as a failed attempt, and propagates. Raises
+        ``StepBlocked``, and ``ApprovalRequired`` unless it is approved within ``wait_for_approval`` seconds.
 
-        A ``claim`` is prolonged while the body runs; that of another agent is waited for, ``wait_for_claim`` seconds.
-        What is done, or in the hands of people, is not evaluated again. What is done can be had after the end, too.
+        A ``claim`` is prolonged while the body runs; a claim of another agent is awaited for ``wait_for_claim``
+        seconds. A step that is completed, or has an approval, is not evaluated again. The output of a completed step is
+        available after the end of the workflow, too.
         """
         return GuardedStep(
             self,
@@ -287,8 +288,8 @@ class Client(WorkflowCalls, ControlCalls):
     ) -> dict[str, Any]:
         """The output of a step: that of the function, called with ``input`` as its arguments, or the recorded one.
 
-        So what the policies and people have seen is what the function is called with; it is not called at all when
-        the step is done.
+        So policies and reviewers see the arguments of the function; it is not called if the step was completed
+        before.
         """
         guarded = self.step(
             workflow_id,
@@ -306,6 +307,6 @@ class Client(WorkflowCalls, ControlCalls):
     # -- the wire ------------------------------------------------------------------------------
 
     async def _has_ended(self, flow_id: str) -> bool:
-        """A stream that ends may mean that its flow has, or only that the engine stops."""
+        """A stream ends with its flow, or because the engine stops."""
         answer = await self._exchange("GET", f"/api/v1/flows/{part(flow_id)}/result", query={"wait": 0})
         return answer.status == 200

@@ -93,7 +93,7 @@ class ApiConnection:
 
     def _live_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            raise ClientError("the client is not open: use it as `async with Client(...) as client:`")
+            raise ClientError("the client is not open: use `async with Client(...) as client:`")
         return self._session
 
     def _no_answer(self, error: BaseException) -> ClientError:
@@ -141,5 +141,5 @@ def part(name: str) -> str:
 def _checked_url(base_url: str) -> str:
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ClientError(f"{base_url!r} is no engine address: give one such as http://127.0.0.1:8080")
+        raise ClientError(f"{base_url!r} is not an engine address; use one such as http://127.0.0.1:8080")
     return base_url.rstrip("/")

@@ -1,4 +1,4 @@
-"""Calls of those who look after an engine: approvals, policies and subscriptions."""
+"""Calls for operators and reviewers: approvals, policies and subscriptions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from counterfoil.client.documents import (
 
 
 class ControlCalls(ApiConnection):
-    """What needs the agreement of people, what the policies are, and who is told of what."""
+    """Approvals, policies and subscriptions."""
 
     # -- approvals -----------------------------------------------------------------------------
 
@@ -40,17 +40,17 @@ class ControlCalls(ApiConnection):
         return cast(ApprovalPage, await self._call("GET", "/api/v1/approvals", query=wanted))
 
     async def approval(self, approval_id: str) -> Approval:
-        """One approval, with the attempts before it."""
+        """One approval, with the history of its work item."""
         return cast(Approval, await self._call("GET", f"/api/v1/approvals/{part(approval_id)}"))
 
     async def approve(self, approval_id: str, comment: str | None = None) -> Approval:
-        """Agree. Who agrees is told by the API key; with the last one that is needed, the step may go ahead."""
+        """Approve. The API key identifies the reviewer; with the last approval that is needed, the step may run."""
         body = None if comment is None else {"comment": comment}
         path = f"/api/v1/approvals/{part(approval_id)}/approve"
         return cast(Approval, await self._call("POST", path, body=body))
 
     async def reject(self, approval_id: str, reason: str | None = None) -> Approval:
-        """Refuse. One refusal is enough: the step is blocked, other branches go on."""
+        """Reject. One rejection is enough: the step is blocked, other branches continue."""
         body = None if reason is None else {"reason": reason}
         path = f"/api/v1/approvals/{part(approval_id)}/reject"
         return cast(Approval, await self._call("POST", path, body=body))
@@ -58,7 +58,7 @@ class ControlCalls(ApiConnection):
     # -- policies ------------------------------------------------------------------------------
 
     async def put_policy(self, policy_id: str, definition: Mapping[str, Any]) -> PolicyPut:
-        """Make a policy or change it. It is in force for whatever is decided after the answer."""
+        """Create or change a policy. It applies to every decision after the answer."""
         path = f"/api/v1/policies/{part(policy_id)}"
         return cast(PolicyPut, await self._call("PUT", path, body=dict(definition)))
 
@@ -66,16 +66,16 @@ class ControlCalls(ApiConnection):
         return cast(Policy, await self._call("GET", f"/api/v1/policies/{part(policy_id)}"))
 
     async def list_policies(self, *, cursor: str | None = None, limit: int | None = None) -> PolicyPage:
-        """One page of policies, by id; hand ``next_cursor`` back for the next one."""
+        """One page of policies, by id; pass ``next_cursor`` as ``cursor`` for the next one."""
         query = {"cursor": cursor, "limit": limit}
         return cast(PolicyPage, await self._call("GET", "/api/v1/policies", query=query))
 
     async def delete_policy(self, policy_id: str) -> None:
-        """Remove a policy. What it has decided stays decided."""
+        """Delete a policy. Earlier decisions stay as they are."""
         await self._call("DELETE", f"/api/v1/policies/{part(policy_id)}")
 
     async def policy_versions(self, policy_id: str) -> list[PolicyVersion]:
-        """What a policy was, newest first, also after it was deleted."""
+        """The versions of a policy, newest first, also after it was deleted."""
         document = await self._call("GET", f"/api/v1/policies/{part(policy_id)}/versions")
         return cast("list[PolicyVersion]", document["versions"])
 
@@ -86,9 +86,9 @@ class ControlCalls(ApiConnection):
         call: Mapping[str, Any] | None = None,
         recorded: tuple[str, str] | None = None,
     ) -> PolicyTested:
-        """What a policy, or all that are in force, would say; nothing is recorded.
+        """What a policy, or all policies in force, would decide; nothing is recorded.
 
-        Either of a ``call`` that is described, or of the next call for a ``recorded`` step (workflow id, step id).
+        Either about a described ``call``, or about the next gate call of a ``recorded`` step (workflow id, step id).
         """
         body: dict[str, Any] = {}
         if policy is not None:
@@ -102,9 +102,9 @@ class ControlCalls(ApiConnection):
     # -- subscriptions -------------------------------------------------------------------------
 
     async def put_subscription(self, subscription_id: str, definition: Mapping[str, Any]) -> SubscriptionPut:
-        """Have a URL told of events, or change it, also to pause it (``"enabled": false``).
+        """Create or change a subscription, also to pause it (``"enabled": false``).
 
-        The answer has the ``signing_secret`` with which the subscriber checks what it is told.
+        The answer has the ``signing_secret`` with which the subscriber verifies messages.
         """
         return cast(SubscriptionPut, await self._call("PUT", _subscription(subscription_id), body=dict(definition)))
 
@@ -112,28 +112,28 @@ class ControlCalls(ApiConnection):
         return cast(Subscription, await self._call("GET", _subscription(subscription_id)))
 
     async def list_subscriptions(self, *, cursor: str | None = None, limit: int | None = None) -> SubscriptionPage:
-        """One page of subscriptions, by id; hand ``next_cursor`` back for the next one."""
+        """One page of subscriptions, by id; pass ``next_cursor`` as ``cursor`` for the next one."""
         query = {"cursor": cursor, "limit": limit}
         return cast(SubscriptionPage, await self._call("GET", "/api/v1/subscriptions", query=query))
 
     async def delete_subscription(self, subscription_id: str) -> None:
-        """Remove a subscription; what was still to be told is forgotten."""
+        """Delete a subscription and its pending deliveries."""
         await self._call("DELETE", _subscription(subscription_id))
 
     async def deliveries(
         self, subscription_id: str, *, cursor: str | None = None, limit: int | None = None
     ) -> DeliveryPage:
-        """One page of what a subscriber was not told yet, or could not be told."""
+        """One page of the deliveries that are pending or were given up."""
         path = f"{_subscription(subscription_id)}/deliveries"
         return cast(DeliveryPage, await self._call("GET", path, query={"cursor": cursor, "limit": limit}))
 
     async def redeliver(self, subscription_id: str, delivery_id: str) -> Delivery:
-        """Make a delivery now; one that was given up has all its tries again."""
+        """Retry a delivery now; one that was given up gets all its attempts again."""
         path = f"{_subscription(subscription_id)}/deliveries/{part(delivery_id)}/redeliver"
         return cast(Delivery, await self._call("POST", path))
 
     async def test_subscription(self, subscription_id: str) -> Delivery:
-        """Send a test to a subscriber, on the way of all other messages."""
+        """Send a test message to a subscriber, signed and retried like every other message."""
         return cast(Delivery, await self._call("POST", f"{_subscription(subscription_id)}/test"))
 
 

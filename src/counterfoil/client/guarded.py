@@ -1,7 +1,7 @@
-"""A step of an agent between its gate and its report: asked for, run at most by one, and always reported.
+"""A guarded step of an agent: gate call before the body, report after it, claim kept in between.
 
-``async with client.step(...) as step`` asks the gate; whatever ends the body is reported. A body cannot be skipped, so
-``step.done`` says that there is nothing left to do, and ``step.output`` is what the earlier attempt gave.
+``async with client.step(...) as step`` calls the gate; however the body ends is reported. A body cannot be skipped, so
+``step.done`` says that the step was completed before, and ``step.output`` is its output.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ logger = logging.getLogger("counterfoil.agent")
 T = TypeVar("T")
 
 UNTIL_ANSWERED = Backoff(tries=8, first=0.2, limit=5.0, retry_after_limit=30.0)
-"""How often the gate is asked, and an outcome is reported, while nobody answers: both can be repeated safely."""
+"""How often a gate call or a report is repeated while no answer comes: both are safe to repeat."""
 LAST_REPORT_SECONDS = 5.0
 LONGEST_ERROR = 4096
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.25, 5.0
-"""Between two looks at an approval, or at a claim of another agent."""
+"""Between two polls of an approval, or of a claim of another agent."""
 DECIDED = frozenset({"succeeded", "held", "pending"})
-"""States of a step's work in which a new evaluation would undo something: it is done, or in the hands of people."""
+"""States of a step's work in which a new evaluation would undo something: it is completed, or has an approval."""
 
 
 class GuardedStep:
-    """A step that the gate has let through, or that is ``done``."""
+    """A step that the gate has allowed, or that is ``done``."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class GuardedStep:
         self.step_id = step_id
         self.done = False
         self.output: Mapping[str, Any] | None = None
-        """What is reported when the body ends; of a step that is done, what it gave."""
+        """What is reported when the body ends; for a step that is done, its recorded output."""
         self.gate: GateAnswer | None = None
-        """What the gate answered; None of a step of a workflow that has ended."""
+        """The answer of the gate; None if the workflow has ended."""
         self.retry_context: RetryContext
-        """Which attempt this is, and what became of those before."""
+        """Which attempt this is, and the outcome of earlier attempts."""
         self._client = client
         self._options = options
         self._key = options.get("key")
@@ -94,12 +94,12 @@ class GuardedStep:
         tokens_out: int | None = None,
         cost_usd: float | None = None,
     ) -> None:
-        """Report the outcome now, not only when the body ends. It is final: nothing that follows changes it."""
+        """Report the outcome now, not only when the body ends. It is final."""
         if output is not None and not isinstance(output, Mapping):
             raise TypeError(f"the output of step {self.step_id} must be a mapping, not {type(output).__name__}")
         self.output = dict(output or {})
         self._stop_prolonging()
-        self._reported = True  # even if no answer comes: what follows must not call it a failure
+        self._reported = True  # even if no answer comes: a later exception must not be reported as a failure
         report = self._until_answered(
             lambda: self._client.complete_step(
                 self.workflow_id,
@@ -140,7 +140,7 @@ class GuardedStep:
         self.done, self.output = True, self.retry_context["prior_output"] or {}
 
     def _reuse_of_ended(self, ended: WorkflowTerminalError) -> None:
-        """A run that is repeated as a whole, after its end, is given what its steps gave, and can do nothing else."""
+        """A repeated run of an ended workflow gets the recorded outputs of its steps, and nothing else."""
         context = ended.retry_context
         if context is None or not context["prior_output_available"]:
             raise ended
@@ -150,15 +150,15 @@ class GuardedStep:
         self._reuse()
 
     async def _ask_as_wanted(self) -> GateAnswer:
-        """Ask, with a new evaluation only where that is of use.
+        """Call the gate, with a new evaluation only where that cannot undo something.
 
-        To evaluate again what is done would open it again, and what people look at, or have agreed to, is theirs.
+        A new evaluation would reopen a completed step, and would bypass an approval.
         """
         if self._options.get("retry_policy") != "reevaluate" or not await self._is_decided():
             return await self._ask(self._options)
         try:
             return await self._ask_again()
-        except StepInputMismatchError:  # it is decided, but about something else
+        except StepInputMismatchError:  # the recorded decision is about another input
             return await self._ask(self._options)
 
     async def _is_decided(self) -> bool:
@@ -170,7 +170,7 @@ class GuardedStep:
         return await self._ask({**self._options, "retry_policy": "idempotent"})
 
     async def _ask(self, options: GateOptions) -> GateAnswer:
-        """The gate's answer; while another agent has claimed the step, it is waited for as long as was said."""
+        """The gate's answer; a claim of another agent is awaited for ``wait_for_claim`` seconds."""
         clock = asyncio.get_running_loop().time
         over, pause = clock() + self._patience_with_agents, FIRST_LOOK_SECONDS
         while True:
@@ -186,7 +186,7 @@ class GuardedStep:
                 pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
 
     async def _after_review(self, answer: GateAnswer, patience: float) -> GateAnswer:
-        """The gate's answer once people have decided, or the one there is when patience ends."""
+        """The gate's answer after the review, or the present answer if there is none within ``patience`` seconds."""
         clock = asyncio.get_running_loop().time
         over, pause = clock() + patience, FIRST_LOOK_SECONDS
         approval_id = answer["approval_id"] or ""
@@ -201,25 +201,25 @@ class GuardedStep:
     # -- the claim -----------------------------------------------------------------------------
 
     async def heartbeat(self, progress: float | None = None, message: str | None = None) -> None:
-        """Say how far the work is, and keep the claim. Raises if the step is no longer this agent's."""
+        """Report progress, and prolong the claim. Raises if this agent no longer has the claim."""
         lease, holder = self._options.get("claim"), self._options.get("holder")
         if lease is None or not holder:
-            raise ClientError("only a step that is claimed has heartbeats: give a claim")
+            raise ClientError("only a claimed step has heartbeats: use claim=")
         try:
             sign = await self._client.prolong_claim(
                 self.workflow_id, self.step_id, holder, lease, progress=progress, message=message
             )
-        except ClaimLostError:  # it may have lapsed while nobody answered; whoever asks first has it then
+        except ClaimLostError:  # it may have expired while no answer came; the first gate call gets it then
             options: GateOptions = {**self._options, "retry_policy": "idempotent"}
             answer = await self._client.gate(self.workflow_id, self.step_id, **options)
             if answer["decision"] != "allow" or answer["work_status"] == "succeeded":
                 raise
         else:
             if sign["cancel_requested"]:
-                raise StepUnwanted(f"step {self.step_id} is unwanted: its workflow has ended")
+                raise StepUnwanted(f"step {self.step_id} is not needed: its workflow has ended")
 
     async def _prolong(self, owner: asyncio.Task[Any], lease: float) -> None:
-        """Keep the claim while the body runs. If it is lost, so is the work: the body is cancelled."""
+        """Prolong the claim while the body runs. If it is lost, the body is cancelled."""
         while True:
             await asyncio.sleep(lease / 3)
             try:
@@ -237,7 +237,7 @@ class GuardedStep:
             self._prolonging = None
 
     def _was_lost(self) -> bool:
-        """Whether the body was cancelled because the claim is lost, and for no other reason."""
+        """Whether the body was cancelled only because the claim is lost."""
         return self._lost is not None and _this_task().uncancel() <= self._cancelling
 
     # -- the report ----------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class GuardedStep:
             await _seen_through(self._report_failure(error))
 
     async def _report_failure(self, error: BaseException) -> None:
-        """Say that the attempt failed. Whether that arrives or not, it is the body's error that counts."""
+        """Report that the attempt failed. The body's error propagates, whether the report arrives or not."""
         cancelled = isinstance(error, asyncio.CancelledError)
         text = "the agent was stopped while it ran the step" if cancelled else f"{type(error).__name__}: {error}"
         text = text[:LONGEST_ERROR].replace("\0", " ").encode("utf-8", "replace").decode()
@@ -274,7 +274,7 @@ class GuardedStep:
             logger.warning("the failure of step %s could not be reported: %r", self.step_id, unreported)
 
     async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call again while nobody answers, or the engine is not available: whoever repeats himself changes nothing."""
+        """Repeat the call while no answer comes, or the engine is not available: a repeat has no further effect."""
         failures = 0
         while True:
             try:
@@ -288,7 +288,7 @@ class GuardedStep:
 
 
 async def _seen_through(report: Coroutine[Any, Any, Any]) -> None:
-    """Let a report be delivered though the agent is cancelled meanwhile, for a few seconds at most."""
+    """Deliver a report although the agent is cancelled meanwhile, for a few seconds at most."""
     sending = asyncio.ensure_future(report)
     try:
         await asyncio.shield(sending)

@@ -1,4 +1,4 @@
-"""An engine's error answer as an exception: each code has its type."""
+"""Makes an exception of an error answer: each code has its class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BY_CODE: dict[str, type[ApiError]] = {error.code: error for error in error_types
 
 
 def api_error(status: int, body: Any, *, retry_after: float | None = None) -> ApiError:
-    """The error of an answer; one that is not the engine's (a proxy's page) is named by its status."""
+    """The error of an answer; an answer that is not the engine's (a proxy's page) is named by its status."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict) or not isinstance(error.get("code"), str):
         message = f"the answer (HTTP {status}) is not one of a Counterfoil engine; is the address right?"

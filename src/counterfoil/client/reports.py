@@ -1,6 +1,6 @@
-"""Receipts and reports: what a step endpoint was given, and how its outcome is handed in.
+"""Receipts and reports: what a step endpoint received, and how its outcome is delivered.
 
-The rules of delivery: 5xx, 408, 425, 429 and network errors are tried again with exponential backoff (and
+The rules of delivery: 5xx, 408, 425, 429 and network errors are retried with exponential backoff (and
 never before ``Retry-After``); every other answer is final. A repeat is safe, because the engine records the
 first outcome only: a repeat of a recorded result comes back as the verdict ``duplicate``.
 Receipt tokens are credentials: they appear in no log line, no exception and no ``repr``.
@@ -37,7 +37,7 @@ LONGEST_ERROR = 65_536
 class Receipt:
     """One work item as its worker received it. ``webhook_url`` is None for sync steps.
 
-    ``outputs`` is what the step gave, when this is the call that undoes it; None in all other calls.
+    ``outputs`` are the outputs of the step, in a call that compensates it; None in all other calls.
     """
 
     flow_id: str
@@ -86,10 +86,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class ReportVerdict:
-    """What the engine said to a report.
+    """The engine's answer to a report.
 
-    ``accepted`` it is recorded; ``duplicate`` this very result was recorded before; ``stale`` a newer
-    attempt runs already, nothing was changed; ``refused`` it does not count, and ``code`` says why.
+    ``accepted``: it is recorded; ``duplicate``: this result was recorded before; ``stale``: a newer attempt
+    is running, nothing was changed; ``refused``: it does not count, and ``code`` says why.
     """
 
     outcome: Outcome
@@ -100,7 +100,7 @@ class ReportVerdict:
 
     @property
     def recorded(self) -> bool:
-        """Whether what was reported is what the engine holds."""
+        """Whether the engine has recorded this result."""
         return self.outcome in ("accepted", "duplicate")
 
 
@@ -110,7 +110,7 @@ Verdict = ReportVerdict
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How a delivery is repeated: ``tries`` in all, waiting from ``first`` doubling up to ``limit`` seconds."""
+    """How a delivery is retried: ``tries`` in all, with delays from ``first`` doubling up to ``limit`` seconds."""
 
     tries: int = 10
     first: float = 0.5
@@ -127,7 +127,7 @@ HEARTBEAT_BACKOFF = Backoff(tries=3, first=0.2, limit=1.0, retry_after_limit=2.0
 
 
 class Reporter:
-    """Hands in the outcome of one work item, and its heartbeats while it runs.
+    """Delivers the outcome of one work item, and its heartbeats while it runs.
 
     ``signing_secret`` (``whsec_...``) signs the reports, for steps with ``require_signature``.
     """
@@ -159,14 +159,14 @@ class Reporter:
         return await self.report({"success": False, "error": error[:LONGEST_ERROR]})
 
     async def not_completed(self, error: str, retry_after: float | None = None) -> ReportVerdict:
-        """Not this time: the engine tries again with its backoff, not before ``retry_after`` seconds."""
+        """The attempt is over without an outcome: the engine retries, not before ``retry_after`` seconds."""
         result: dict[str, Any] = {"success": False, "error": error[:LONGEST_ERROR], "retriable": True}
         if retry_after is not None:
             result["retry_after"] = retry_after
         return await self.report(result)
 
     async def report(self, result: Mapping[str, Any]) -> ReportVerdict:
-        """Hand in a StepResult, as often as it takes; raises ``ReportUndelivered`` when it takes too long."""
+        """Deliver a StepResult, with retries; raises ``ReportUndelivered`` after the last one."""
         if self.receipt.webhook_url is None:
             raise InvalidDispatch("a sync step has no webhook: its answer is the result")
         body = dump_json({**result, "attempt": self.receipt.attempt})
@@ -177,7 +177,7 @@ class Reporter:
         return verdict
 
     async def heartbeat(self, progress: float | None = None, message: str | None = None) -> bool:
-        """Say that the work goes on, which extends its deadline. True: stop, nobody waits for it any more."""
+        """Send a heartbeat, which extends the deadline. True: stop, the work was cancelled."""
         if self.receipt.heartbeat_url is None:
             return False
         beat = {"progress": progress, "message": message}
@@ -186,12 +186,12 @@ class Reporter:
         if status == 200:
             return bool(answer.get("cancel_requested"))
         verdict = _verdict(status, answer, 1)
-        if status in (400, 404):  # ended otherwise, or unknown: there is nothing left to work for
+        if status in (400, 404):  # ended otherwise, or unknown: the result is not needed
             return True
         raise ReportRefused(verdict.code or f"HTTP_{status}", verdict.message)
 
     async def _deliver(self, url: str, body: bytes, backoff: Backoff) -> tuple[int, dict[str, Any], int]:
-        """Post until there is a final answer: its status, its body and how many posts it took."""
+        """Post until there is a final answer: its status, its body and the number of posts."""
         failure = ""
         for delivery in range(1, backoff.tries + 1):
             retry_after = None

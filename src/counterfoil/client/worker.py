@@ -1,7 +1,7 @@
 """The worker kit: ordinary functions behind step endpoints, with the contract kept for them.
 
 ``Worker`` mounts handlers on an aiohttp application: it takes the receipt, answers at once, does the work
-and hands in exactly one outcome by way of ``Reporter`` (see ``reports``), whose rules of delivery it follows.
+and delivers exactly one outcome by ``Reporter`` (see ``reports``), whose rules of delivery it follows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAST_REPORT_SECONDS = 5.0
 
 
 class Assignment:
-    """A work item in the hands of its step handler: what to do, and a way to say how far it is."""
+    """A work item as its step handler gets it: the arguments, and a way to report progress."""
 
     def __init__(self, receipt: Receipt) -> None:
         self.receipt = receipt

@@ -1,4 +1,4 @@
-"""Calls of agents: workflows, the gate in front of each step, and what became of it."""
+"""Calls of agents: workflows, gate calls, and reports of outcomes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Scope = Literal["step", "global"]
 
 
 class GateOptions(TypedDict, total=False):
-    """What can be said about a step when it is asked for. Nothing of it is needed."""
+    """Options of a gate call; all are optional."""
 
     key: str | None
     """The idempotency key: the first call fixes it, and all later ones must give it."""
     input: Mapping[str, Any]
-    """What the step is called with: policies see it, and so do people who are asked."""
+    """The arguments of the step: policies and reviewers see them."""
     retry_policy: Literal["idempotent", "reevaluate"]
     claim: float | None
-    """Seconds for which nobody else may run the step."""
+    """Seconds for which no other agent may run the step."""
     holder: str | None
-    """Who claims it: the same holder may ask again, which prolongs the claim."""
+    """The holder of the claim; another call of the same holder prolongs it."""
     step_name: str
     step_type: str
     tool: Mapping[str, Any]
@@ -72,7 +72,7 @@ class WorkflowCalls(ApiConnection):
         key_scope: Scope | None = None,
         key_window: str | int | None = None,
     ) -> Workflow:
-        """Begin a workflow. With a ``key``, the same request again gives the same workflow.
+        """Create a workflow. With a ``key``, a repeat of the request returns the same workflow.
 
         ``key_scope="global"`` makes the keys of its steps unique across workflows, for ``key_window`` (24h).
         """
@@ -103,7 +103,7 @@ class WorkflowCalls(ApiConnection):
         cursor: str | None = None,
         limit: int | None = None,
     ) -> WorkflowPage:
-        """One page of workflows, newest first; hand ``next_cursor`` back for the next one."""
+        """One page of workflows, newest first; pass ``next_cursor`` as ``cursor`` for the next one."""
         wanted = {"status": status, "source": source, "trace_id": trace_id, "cursor": cursor, "limit": limit}
         if label is not None:
             wanted["label"] = ":".join(label)
@@ -125,7 +125,7 @@ class WorkflowCalls(ApiConnection):
         return await self._end(workflow_id, "abort", reason)
 
     async def resume_workflow(self, workflow_id: str) -> WorkflowEnded:
-        """Whether it can go on: refused if it has ended, waits for people, or has a step that they rejected."""
+        """Check that the workflow can continue: refused if it has ended, has a pending approval or a rejected step."""
         return await self._end(workflow_id, "resume", None)
 
     async def _end(self, workflow_id: str, verb: str, reason: str | None) -> WorkflowEnded:
@@ -144,7 +144,7 @@ class WorkflowCalls(ApiConnection):
     ) -> GateAnswer:
         """Ask whether a step may be run: ``decision`` is allow, block or require_approval.
 
-        A retry is told the recorded decision, unless ``retry_policy="reevaluate"`` asks the policies again.
+        A retry gets the recorded decision, unless ``retry_policy="reevaluate"`` evaluates the policies again.
         """
         query = {"include_prior_output": "true"} if include_prior_output else None
         path = f"{_step(workflow_id, step_id)}/gate"
@@ -161,7 +161,7 @@ class WorkflowCalls(ApiConnection):
         tokens_out: int | None = None,
         cost_usd: float | None = None,
     ) -> bool:
-        """Record the output of a step; True: this very outcome was recorded before, and nothing has changed.
+        """Record the output of a step; True: the same outcome was recorded before, and nothing has changed.
 
         The first outcome is final: another one is refused (``CompletionConflictError``).
         """
@@ -178,9 +178,9 @@ class WorkflowCalls(ApiConnection):
         key: str | None = None,
         holder: str | None = None,
     ) -> bool:
-        """Report an attempt that failed; the step is still to be done. True: that was recorded before.
+        """Report a failed attempt; the step stays open. True: the same failure was recorded before.
 
-        ``holder``: whose claim it was under; if another has claimed the step meanwhile, it does not count.
+        ``holder``: the holder of the claim; if another agent has claimed the step meanwhile, the report is refused.
         """
         failure = {"success": False, "error": error, "retriable": retriable, "idempotency_key": key, "holder": holder}
         return await self._report(workflow_id, step_id, failure)
@@ -195,7 +195,7 @@ class WorkflowCalls(ApiConnection):
         progress: float | None = None,
         message: str | None = None,
     ) -> ClaimProlonged:
-        """Keep a claim for so many seconds from now. It is no call of the gate, and counts as none."""
+        """Prolong a claim to so many seconds from now. It does not count as a gate call."""
         sign = {"holder": holder, "lease_seconds": lease_seconds, "progress": progress, "message": message}
         path = f"{_step(workflow_id, step_id)}/heartbeat"
         return cast(ClaimProlonged, await self._call("POST", path, body=_said(sign)))
@@ -204,20 +204,20 @@ class WorkflowCalls(ApiConnection):
         answer = await self._exchange("POST", f"{_step(workflow_id, step_id)}/complete", body=_said(said))
         return answer.headers.get("Idempotent-Replayed") == "true"
 
-    # -- people --------------------------------------------------------------------------------
+    # -- reviews -------------------------------------------------------------------------------
 
     async def approve_step(self, workflow_id: str, step_id: str, comment: str | None = None) -> StepReviewed:
-        """Agree to the step of a workflow that waits for people."""
+        """Approve a step of a workflow."""
         body = _said({"comment": comment})
         return cast(StepReviewed, await self._call("POST", f"{_step(workflow_id, step_id)}/approve", body=body))
 
     async def reject_step(self, workflow_id: str, step_id: str, reason: str | None = None) -> StepReviewed:
-        """Refuse the step of a workflow that waits for people. One refusal is enough."""
+        """Reject a step of a workflow. One rejection is enough."""
         body = _said({"reason": reason})
         return cast(StepReviewed, await self._call("POST", f"{_step(workflow_id, step_id)}/reject", body=body))
 
     async def pending_approvals(self, *, limit: int | None = None) -> list[PendingApproval]:
-        """What waits for people, oldest first."""
+        """Pending approvals, oldest first."""
         document = await self._call("GET", "/api/v1/workflows/approvals/pending", query={"limit": limit})
         return cast("list[PendingApproval]", document["pending_approvals"])
 
@@ -230,7 +230,7 @@ def _question(**options: Unpack[GateOptions]) -> dict[str, Any]:
     """The options as the body of a call of the gate."""
     unknown = options.keys() - GateOptions.__annotations__.keys()
     if unknown:
-        raise TypeError(f"there is no option {min(unknown)!r}; there are {', '.join(GateOptions.__annotations__)}")
+        raise TypeError(f"unknown option {min(unknown)!r}; the options are {', '.join(GateOptions.__annotations__)}")
     body = _said({_FIELDS.get(name, name): value for name, value in options.items()})
     lease, holder = body.pop("claim", None), body.pop("holder", None)
     if lease is not None:
@@ -239,7 +239,7 @@ def _question(**options: Unpack[GateOptions]) -> dict[str, Any]:
 
 
 def _said(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what was given."""
+    """The arguments that were given."""
     return {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in given.items() if value is not None
     }

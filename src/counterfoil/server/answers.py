@@ -29,7 +29,7 @@ def json_answer(text: bytes, status: int = 200) -> web.Response:
 
 
 def empty_response() -> web.Response:
-    """204: done, and there is nothing to say."""
+    """204: done; the answer has no body."""
     headers = _HEADERS.copy()
     del headers["Content-Type"]
     return web.Response(status=204, headers=headers)

@@ -1,4 +1,4 @@
-"""Query parameters of workflows, approvals and policies, and the key that is too long for anything else to matter."""
+"""Query parameters of workflows, approvals and policies, and the check of the length of idempotency keys."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 class WorkflowFilters(Query):
     status: Annotated[
-        Literal["in_progress", "completed", "failed", "aborted"] | None, Field(description="only those in this state")
+        Literal["in_progress", "completed", "failed", "aborted"] | None, Field(description="only entries in this state")
     ] = None
-    source: Annotated[str | None, Field(max_length=255, description="only those of this source")] = None
-    trace_id: Annotated[str | None, Field(max_length=255, description="only those of this trace")] = None
+    source: Annotated[str | None, Field(max_length=255, description="only workflows of this source")] = None
+    trace_id: Annotated[str | None, Field(max_length=255, description="only workflows of this trace")] = None
     label: Annotated[
         tuple[str, str] | None,
         BeforeValidator(label_text),
-        Field(description="only those with this label, as key:value", json_schema_extra={"type": "string"}),
+        Field(description="only workflows with this label, as key:value", json_schema_extra={"type": "string"}),
     ] = None
     cursor: Cursor
     limit: Limit = 20
@@ -32,13 +32,13 @@ class WorkflowFilters(Query):
 
 class GateQuery(Query):
     include_prior_output: Annotated[
-        str | None, Field(max_length=16, description="`true`, literally: answer with what an earlier attempt gave")
+        str | None, Field(max_length=16, description="`true`: the answer includes the output of an earlier attempt")
     ] = None
 
 
 class ApprovalFilters(Query):
-    status: Annotated[ApprovalStatus | None, Field(description="only those in this state")] = None
-    flow_id: Annotated[str | None, Field(max_length=200, description="only those of this flow or workflow")] = None
+    status: Annotated[ApprovalStatus | None, Field(description="only entries in this state")] = None
+    flow_id: Annotated[str | None, Field(max_length=200, description="only approvals of this flow or workflow")] = None
     cursor: Cursor
     limit: Limit = 100
 

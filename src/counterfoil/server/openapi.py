@@ -51,12 +51,12 @@ TAGS = {
     "webhook": "Where workers report. The receipt is the credential: no API key is needed.",
     "work": "The units of work that were sent out, each with one receipt and one outcome.",
     "journal": "Every change is an event; read them page by page, or follow them live.",
-    "schedules": "When flows start by themselves: by the calendar, or every so often.",
-    "workflows": "Runs of agents, who ask the gate before each step and report what became of it.",
-    "approvals": "What waits for people, be it an agent's step or one that the engine sends.",
-    "policies": "What is asked before each step of an agent, and before each attempt that the engine sends.",
-    "subscriptions": "Who is told of what happens, by signed webhook.",
-    "operations": "For those who run the engine.",
+    "schedules": "Flows that start by the calendar, or at an interval.",
+    "workflows": "Runs of agents: an agent calls the gate before each step, and reports its outcome.",
+    "approvals": "Steps that wait for a human decision, of agents and of flows that the engine drives.",
+    "policies": "Rules that are evaluated before each step of an agent, and before each attempt of the engine.",
+    "subscriptions": "URLs that are notified of events by signed webhook.",
+    "operations": "Health, readiness and metrics.",
 }
 
 SECURITY_SCHEMES = {
@@ -66,7 +66,7 @@ SECURITY_SCHEMES = {
 SECURITY: list[dict[str, list[str]]] = [{name: []} for name in SECURITY_SCHEMES]
 
 INTRODUCTION = """\
-Counterfoil sends work to endpoints, hands out a receipt with each, and records exactly one outcome against it.
+Counterfoil sends work to endpoints, each with a receipt, and records exactly one outcome for each receipt.
 
 All bodies are JSON, all times are RFC 3339 in UTC. Every error has the same form:
 `{"error": {"code": "UPPER_SNAKE", "message": "for people", "details": {}}}`.
@@ -74,7 +74,7 @@ All bodies are JSON, all times are RFC 3339 in UTC. Every error has the same for
 
 
 def openapi_document(routes: Iterable[Route], *, with_keys: bool) -> dict[str, Any]:
-    """The document; ``with_keys``: API keys are configured, so requests need one."""
+    """The OpenAPI document; ``with_keys``: API keys are configured, so requests need one."""
     shown = list(routes)
     references, schemas = _schemas(shown)
     paths: dict[str, dict[str, Any]] = defaultdict(dict)
@@ -147,7 +147,7 @@ def _operation(route: Route, references: _References, *, with_keys: bool) -> dic
 
 
 def _security(route: Route) -> dict[str, Any]:
-    """What differs from the rule that every request needs a key."""
+    """The security of a route that differs from the rule that every request needs a key."""
     if route.bare or route.roles is None:
         return {"security": []}
     if route.open_on_loopback:

@@ -1,7 +1,7 @@
-"""Errors as answers: the one table from error to HTTP status, and the envelope around every refusal.
+"""Errors as answers: the table from error to HTTP status, and the body of every error answer.
 
-Nothing that a client sent is repeated in an answer, and no trace leaves the process: what was raised unexpectedly
-is logged (the log cuts receipts out) and answered as a plain 500.
+An answer repeats nothing that the client sent, and holds no traceback: an unexpected exception is logged (the log
+removes receipts) and answered as a plain 500.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ STATUSES: dict[type[CounterfoilError], int] = {
     InternalError: 500,
     Unavailable: 503,
 }
-"""A family stands for all its members; the nearest entry counts."""
+"""An entry holds for all subclasses; the nearest one counts."""
 
 RETRY_AFTER_SECONDS = 1
 CHALLENGES = ('Bearer realm="counterfoil"', 'Basic realm="counterfoil", charset="UTF-8"')
 
 
 def status_of(error: type[CounterfoilError]) -> int:
-    """The HTTP status of an error; KeyError for one that the table does not know."""
+    """The HTTP status of an error class; KeyError: the table has no entry for it."""
     for ancestor in error.__mro__:
         status = STATUSES.get(ancestor)
         if status is not None:
@@ -69,7 +69,7 @@ def status_of(error: type[CounterfoilError]) -> int:
 
 
 def problem_response(error: CounterfoilError) -> web.Response:
-    """The error as its answer, with the headers that HTTP wants beside some statuses."""
+    """The answer for an error, with the headers that HTTP requires for some statuses."""
     response = json_response(error.body(), status_of(type(error)))
     if isinstance(error, Unauthenticated):
         for challenge in CHALLENGES:
@@ -79,12 +79,12 @@ def problem_response(error: CounterfoilError) -> web.Response:
     elif isinstance(error, Unavailable):
         response.headers["Retry-After"] = str(error.details.get("retry_after", RETRY_AFTER_SECONDS))
     elif isinstance(error, PayloadTooLarge | BadRequest | RequestTimeout | UndecodableResult):
-        response.force_close()  # the rest of such a message is not read, so the next one could not be found
+        response.force_close()  # the rest of the body is not read, so the connection cannot be used again
     return response
 
 
 def problem_bytes(error: CounterfoilError, *, close: bool = False) -> bytes:
-    """The same answer as bytes, for where there is no request that it could be sent through."""
+    """The same answer as bytes, for a connection that has no request to answer."""
     response = problem_response(error)
     body = response.body if isinstance(response.body, bytes) else b""
     lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
@@ -95,13 +95,13 @@ def problem_bytes(error: CounterfoilError, *, close: bool = False) -> bytes:
 
 
 def answer_for(error: Exception, request: web.BaseRequest) -> web.StreamResponse:
-    """Whatever was raised while a request was handled, as the answer that the client gets."""
+    """The answer for an exception that was raised while a request was handled."""
     if isinstance(error, CounterfoilError):
         return problem_response(error)
     if isinstance(error, web.HTTPException):
         return _answer_for_http(error)
     if isinstance(error, UnicodeError) and "Expect" in request.headers:
-        return problem_response(BadRequest())  # aiohttp fails to write its refusal of an expectation that is no text
+        return problem_response(BadRequest())  # aiohttp cannot write its refusal of an expectation that is no text
     log.error("request_failed", route=_route_of(request), exc_info=error)
     return problem_response(InternalError())
 
@@ -115,7 +115,7 @@ def _route_of(request: web.BaseRequest) -> str:
 
 
 def _answer_for_http(error: web.HTTPException) -> web.StreamResponse:
-    """What aiohttp raises by itself: no route, another method, an expectation. Its own texts repeat the request."""
+    """Errors of aiohttp: no route, another method, an expectation. The texts of aiohttp repeat the request."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         return problem_response(MethodNotAllowed(allowed=sorted(error.allowed_methods)))
     if isinstance(error, web.HTTPNotFound):

@@ -1,4 +1,4 @@
-"""Requests as the routes take them: bodies, JSON, models and query parameters, or an error that says where.
+"""Reads requests: bodies, JSON, models and query parameters. An invalid one raises an error that names each place.
 
 No value that a client sent is ever part of an error; places are, cut to a readable length.
 """
@@ -70,7 +70,7 @@ async def read_model(request: web.Request, model: type[Model], invalid: type[Inv
 
 
 async def read_optional_model(request: web.Request, model: type[Model], invalid: type[Invalid]) -> Model:
-    """The same where no body at all is as good as an empty object."""
+    """The same, where a missing body stands for an empty object."""
     body = await read_body(request, request.client_max_size)
     if not body:
         return model()
@@ -110,7 +110,7 @@ _FIELD_FIRST = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): (.+)", re.DOTALL)
 
 
 def place_errors(error: ValidationError) -> list[dict[str, str]]:
-    """Each wrong place with what is wrong there, for ``details.errors``; never the value."""
+    """Each invalid place with a message, for ``details.errors``; never the value."""
     found = []
     for fault in error.errors(include_url=False, include_input=False, include_context=False)[:MAX_ERRORS]:
         place = [_segment(part) for part in fault["loc"]]
@@ -167,7 +167,7 @@ _TIME_SCHEMA = WithJsonSchema({"type": "string", "format": "date-time"})
 _LABEL_SCHEMA = WithJsonSchema({"type": "string", "pattern": "^[^:]+:"})
 _WAIT_SCHEMA = WithJsonSchema({"type": "number", "minimum": 0})
 
-Limit = Annotated[int, Field(ge=1, le=1000, description="how many at most"), BeforeValidator(_integer)]
+Limit = Annotated[int, Field(ge=1, le=1000, description="maximum number of entries"), BeforeValidator(_integer)]
 Cursor = Annotated[
     str | None,
     Field(default=None, max_length=1024, description="`next_cursor` of the page before; absent: from the start"),
@@ -203,8 +203,8 @@ class WorkFilters(Query):
     status: Annotated[
         WorkStatus | Literal["gated_not_completed"] | None,
         Field(
-            description="only work in this state; `gated_not_completed`: what agents were let run and have not "
-            "reported, unless a claim of it lives"
+            description="only work in this state; `gated_not_completed`: work that an agent was "
+            "allowed to run and has not reported, and that has no current claim"
         ),
     ] = None
     step: Annotated[StepId | None, Field(description="only work of this step")] = None
@@ -228,14 +228,14 @@ class ResultWait(Query):
         float,
         BeforeValidator(_wait),
         _WAIT_SCHEMA,
-        Field(description="how many seconds to wait for the end; more than 60 is 60"),
+        Field(description="seconds to wait for the end of the flow, at most 60"),
     ] = 0.0
 
 
 class StreamStart(Query):
     last_event_id: Annotated[
         int | None,
-        Field(ge=0, le=MAX_SEQUENCE, description="the same as the header `Last-Event-ID`, which wins"),
+        Field(ge=0, le=MAX_SEQUENCE, description="the same as the header `Last-Event-ID`; the header takes precedence"),
         BeforeValidator(_integer),
     ] = None
 
@@ -253,7 +253,7 @@ def read_query(request: web.Request, model: type[QueryModel]) -> QueryModel:
 
 
 def last_event_id(request: web.Request) -> int | None:
-    """Where a stream is to go on; None when the client has seen nothing yet."""
+    """The last event that the client has seen; None: it has seen none."""
     query = read_query(request, StreamStart)
     header = request.headers.get("Last-Event-ID", "").strip()
     if not header:

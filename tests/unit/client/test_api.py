@@ -12,15 +12,16 @@ from counterfoil.client.errors import (
     FlowExists,
     FlowNotFailed,
     InvalidStep,
+    NotPendingError,
     PlanCycle,
     Unauthenticated,
     Unavailable,
     UnknownFlow,
     WorkNotFailed,
 )
-from counterfoil.client.refusals import BY_CODE
+from counterfoil.client.refusals import api_error
 from counterfoil.client.sse import SseLines
-from counterfoil.domain.errors import Conflict, Denied, Invalid, Unknown, error_types
+from counterfoil.domain.errors import error_types
 from tests.unit.canned_engine import CannedEngine, Reply, error
 
 
@@ -187,10 +188,26 @@ async def test_each_code_has_its_error(
     assert caught.value.details == reply.body["error"]["details"]
 
 
-def test_what_callers_of_the_api_are_refused_with_has_a_type() -> None:
-    """Codes of the webhook aside: these are for workers, and reports know them."""
-    codes = {kind.code for root in (Unknown, Invalid, Conflict, Denied) for kind in error_types(root)}
-    assert codes - {"UNKNOWN_RECEIPT", "INVALID_RESULT", "INVALID_SIGNATURE"} <= BY_CODE.keys()
+@pytest.mark.parametrize("kind", list(error_types()), ids=lambda kind: kind.code)
+def test_the_client_raises_the_class_of_each_code(kind: type[ApiError]) -> None:
+    raised = api_error(418, {"error": {"code": kind.code, "message": "no", "details": {"a": 1}}}, retry_after=2.0)
+    assert type(raised) is kind
+    assert isinstance(raised, ApiError)
+    assert isinstance(raised, ClientError)
+    assert str(raised) == f"{kind.code}: no"
+    assert (raised.message, raised.details, raised.status, raised.retry_after) == ("no", {"a": 1}, 418, 2.0)
+
+
+def test_details_of_any_name_are_kept() -> None:
+    details = {"message": "m", "self": 1, "status": "pending"}
+    raised = api_error(409, {"error": {"code": "NOT_PENDING", "message": "no", "details": details}})
+    assert isinstance(raised, NotPendingError)
+    assert (raised.details, raised.status, raised.approval_status) == (details, 409, "pending")
+
+
+async def test_a_field_that_a_newer_engine_adds_is_there_too(engine: CannedEngine, client: Client) -> None:
+    engine.reply("GET /api/v1/flows/f", Reply(200, {"flow_id": "f", "invented_later": 1}))
+    assert dict(await client.flow("f")) == {"flow_id": "f", "invented_later": 1}
 
 
 async def test_unavailable_says_when_to_try_again(engine: CannedEngine, client: Client) -> None:
@@ -225,7 +242,7 @@ async def test_a_cut_connection_is_no_answer(engine: CannedEngine, client: Clien
 
 
 def test_an_address_must_be_one() -> None:
-    with pytest.raises(ClientError, match="is no engine address"):
+    with pytest.raises(ClientError, match="is not an engine address"):
         Client("localhost:8080")
 
 

@@ -22,7 +22,7 @@ from counterfoil.wire.workflows import WorkflowStep, WorkflowSummary
 
 
 def listed_workflow(row: Row) -> WorkflowSummary:
-    """A workflow in a list: its own state, without its steps."""
+    """A workflow in a list: without its steps."""
     _, flow_id, status, created_at, error, finished_at, metadata, labels, options = row
     facts = parse_json(options)
     return {

@@ -41,7 +41,7 @@ def step_document(row: Row, defaults: WorkDefaults) -> StepDocument:
 def registered_step(
     step_id: str, version: str, definition: StepDefinition, defaults: WorkDefaults, created_at: int, updated_at: int
 ) -> StepDocument:
-    """A definition with everything that it inherits, as it will be used; passwords in its URLs are masked."""
+    """A definition with the engine's defaults filled in; passwords in its URLs are masked."""
     document = definition.model_dump(mode="json", by_alias=True)
     document["attributes"] = {
         name: attribute.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -80,7 +80,7 @@ def listed_flow(row: Row, outputs: Document) -> FlowSummary:
 
 
 def gathered_outputs(rows: list[Row]) -> dict[str, Document]:
-    """By flow, what its steps gave: no two of them give the same value."""
+    """By flow, the outputs of its steps: no two steps of a flow have the same output."""
     outputs: dict[str, Document] = {}
     for flow_id, text in rows:
         for name, value in parse_json(text).items():
@@ -112,7 +112,7 @@ def whole_flow(row: Row, outputs: Document, steps: dict[str, StepInFlow]) -> Flo
 def _plan_document(plan: str | None, goals: str, init: str) -> PlanDocument:
     if plan is not None:
         return cast(PlanDocument, Plan(**parse_json(plan)).document())
-    goal_ids = parse_json(goals)  # of a time when nothing was planned
+    goal_ids = parse_json(goals)  # from a version without plans
     return {
         "goals": goal_ids,
         "steps": goal_ids,
@@ -150,7 +150,7 @@ def flow_step_document(row: Row) -> StepInFlow:
 
 
 def step_reasons(entries: list[Row]) -> dict[str, str]:
-    """By step, why it was skipped or cancelled the last time, read off entries of the journal in their order."""
+    """By step, why it was last skipped or cancelled, from journal entries in their order."""
     return {
         step_id: data["reason"]
         for (text,) in entries
@@ -208,7 +208,7 @@ def event_document(row: Row) -> JournalEvent:
 
 
 def attempt_documents(events: list[Row]) -> list[AttemptDocument]:
-    """The attempts of a work item, read off its journal."""
+    """The attempts of a work item, from its journal."""
     attempts: list[AttemptDocument] = []
     unsent = 0
     for _, event_type, at, _, _, _, _, data in events:
@@ -245,7 +245,7 @@ def attempt_documents(events: list[Row]) -> list[AttemptDocument]:
 
 
 def schedule_document(schedule: Schedule) -> ScheduleDocument:
-    """A schedule with what it is about to do, and what came of it last."""
+    """A schedule with its next ticks and the result of its last one."""
     return {
         "schedule_id": schedule.schedule_id,
         "cron": schedule.cron,

@@ -1,4 +1,4 @@
-"""Who waits for what was committed: streams and long polls are woken, then read for themselves.
+"""Wakes streams and long polls after a commit; each then reads the store itself.
 
 A wake-up carries no data. Readers always read the journal, so a missed or doubled wake-up can neither lose nor
 double an event.
@@ -68,6 +68,6 @@ class Feed:
         self.ring(list(self._of_flow))
 
     def close(self) -> None:
-        """The engine is stopping: nobody shall wait any longer."""
+        """The engine is stopping: end every wait."""
         self.closed = True
         self.ring_all()

@@ -92,7 +92,7 @@ class Queries:
         return steps
 
     async def _reasons(self, flow_id: str, steps: list[Row]) -> dict[str, str]:
-        """Why steps were skipped or cancelled, by step: the journal knows, and is asked only where some were."""
+        """By step, why it was skipped or cancelled. The journal is read only if there are such steps."""
         unwanted = {row[0]: row[5] for row in steps if row[1] in _WITHOUT_OUTCOME and row[5]}
         if not unwanted:
             return {}
@@ -102,12 +102,12 @@ class Queries:
         return {step_id: reason for step_id, reason in reasons.items() if step_id in unwanted}
 
     async def _outputs(self, flow_ids: list[str]) -> dict[str, Document]:
-        """What the steps of flows gave, by flow."""
+        """The outputs of flows, by flow."""
         rows = await self._read("outputs_of_flows", flow_ids=orjson.dumps(flow_ids).decode())
         return await off_loop(lambda: gathered_outputs(rows), rows)
 
     async def _with_outputs(self, flows: list[Row]) -> list[FlowSummary]:
-        """Flows of a list with what they gave: as many as fit into a page, one at least."""
+        """Flows of a list with their outputs: as many as fit into a page, one at least."""
         order = [row[1] for row in flows]
         wanted = orjson.dumps(order).decode()
         rows, full = await read_page(self._store, "outputs_of_flows", self._context.page_bytes, flow_ids=wanted)
@@ -120,7 +120,7 @@ class Queries:
         return [listed_flow(row, outputs.get(row[1], {})) for row in flows]
 
     async def failed_work(self, request: RedriveRequest) -> list[Row]:
-        """Failed work that fits, the longest ago first: work, flow, step."""
+        """Matching failed work, oldest first: work, flow, step."""
         return await self._read("find_failed_work", **request.filter.model_dump(), limit=request.limit)
 
     async def flows(
@@ -202,7 +202,7 @@ class Queries:
         return {**document, "attempts": attempt_documents(events)}
 
     async def receipt(self, work_id: str) -> ReceiptState:
-        """What the holder of a receipt may see of its work."""
+        """The state of a work item as the holder of its receipt may see it."""
         rows = await self._read("receipt_status", work_id=work_id)
         if not rows:
             raise UnknownReceipt

@@ -1,4 +1,4 @@
-"""What all reads share: the store that may be away, pages that are bounded in rows and bytes, and long conversions."""
+"""Reading the store: errors of the store, pages bounded in rows and bytes, and conversions of long rows in a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Listed(NamedTuple):
-    """The rows of one page of a list, and where the next one begins; None: there is none."""
+    """The rows of one page of a list, and the cursor of the next page; None: there is none."""
 
     rows: list[Row]
     next_cursor: str | None
@@ -28,7 +28,7 @@ async def read(store: Store, query: str, **parameters: Any) -> list[Row]:
 
 
 async def read_page(store: Store, query: str, max_bytes: int, **parameters: Any) -> Page:
-    """The same for what may be long: see ``Store.read_page``."""
+    """The same for rows that may be long: see ``Store.read_page``."""
     try:
         return await store.read_page(query, max_bytes, **parameters)
     except StoreFailure as failure:
@@ -43,12 +43,12 @@ async def read_list(store: Store, query: str, max_bytes: int, limit: int, **para
 
 
 async def converted(make: Callable[[Row], T], rows: list[Row]) -> list[T]:
-    """What a function makes of each row, in a thread if the rows are long."""
+    """Convert each row, in a thread if the rows are long."""
     return await off_loop(lambda: [make(row) for row in rows], rows)
 
 
 async def off_loop(make: Callable[[], T], rows: Iterable[Row]) -> T:
-    """What a function makes of some rows, in a thread if they are long."""
+    """Convert rows, in a thread if they are long."""
     return await asyncio.to_thread(make) if sum(map(text_size, rows)) >= LONG_BYTES else make()
 
 

@@ -1,6 +1,6 @@
-"""Routes as data: what is served, to whom, with which answers, and the engine that they speak to.
+"""Routes as data: path, roles, requests, answers and errors.
 
-One table serves the router, the guard and the OpenAPI document, so that none of them can differ from the others.
+The router, the guard and the OpenAPI document use the same table, so they cannot differ.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from counterfoil.settings import Role
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 EngineFacade = Engine
-"""The routes know the engine by its facade alone, never the parts behind it."""
+"""The part of the engine that routes may use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuccessAnswer:
-    """One way in which a route answers when all is well; without a model it has no JSON body."""
+    """A successful answer of a route; without a model it has no JSON body."""
 
     description: str
     model: type[Any] | None = None
@@ -36,7 +36,7 @@ class SuccessAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderParameter:
-    """A request header that a route looks at."""
+    """A request header that a route reads."""
 
     name: str
     description: str
@@ -46,7 +46,7 @@ class HeaderParameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """One method on one path. ``handler`` has a coroutine function's name, which becomes the operation's id."""
+    """One method on one path. The name of ``handler`` becomes the operation id."""
 
     method: str
     path: str
@@ -56,18 +56,18 @@ class Route:
     answers: Mapping[int, SuccessAnswer]
     description: str = ""
     errors: tuple[type[CounterfoilError], ...] = ()
-    """What it refuses with, beside what every route may refuse."""
+    """The errors of this route, beside those that every route can answer."""
     request: type[BaseModel] | None = None
     request_optional: bool = False
     example: Any = None
     query: type[Query] | None = None
     headers: tuple[HeaderParameter, ...] = ()
     roles: frozenset[Role] | None = READERS
-    """Who may use it; None: everybody."""
+    """The roles that may use the route; None: no API key is needed."""
     open_on_loopback: bool = False
     bare: bool = False
-    """Registered as it is: no guard, no check of the engine's state. For the webhook, where the receipt is the
-    credential and every microsecond counts."""
+    """Registered without guard and without a check of the engine's state. For the webhook: the receipt is the
+    credential, and the guard would cost every completion."""
 
     @property
     def name(self) -> str:
@@ -75,5 +75,5 @@ class Route:
 
     @property
     def changes(self) -> bool:
-        """Whether it changes state, and so is refused while the engine stops."""
+        """Whether the route changes state; such a route is refused while the engine stops."""
         return self.method not in ("GET", "HEAD", "OPTIONS")

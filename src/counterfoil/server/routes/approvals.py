@@ -1,4 +1,4 @@
-"""``/api/v1/approvals``: what waits for people, of workflows and of driven flows alike."""
+"""``/api/v1/approvals``: steps that wait for a human decision, of workflows and of flows that the engine drives."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             path="/api/v1/approvals/{approval_id}",
             handler=get_approval,
             tag="approvals",
-            summary="Show an approval, with the attempts before it",
+            summary="Show an approval with the history of its work item",
             answers={200: SuccessAnswer(description="the approval", model=ApprovalDocument)},
             errors=(UnknownApproval,),
         ),
@@ -84,13 +84,13 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             path="/api/v1/approvals/{approval_id}/approve",
             handler=approve,
             tag="approvals",
-            summary="Agree",
-            description="Who reviews is told by the API key. With the last agreement that is needed the item goes "
-            "ahead, once.",
+            summary="Approve",
+            description="The API key identifies the reviewer. With the last approval that is needed the work item "
+            "is dispatched, once.",
             request=Approve,
             request_optional=True,
             example={"comment": "checked with the customer"},
-            answers={200: SuccessAnswer(description="the approval as it is now", model=ApprovalDocument)},
+            answers={200: SuccessAnswer(description="the approval after the review", model=ApprovalDocument)},
             errors=(UnknownApproval, *REVIEW_ERRORS),
             roles=REVIEWERS,
         ),
@@ -99,12 +99,12 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             path="/api/v1/approvals/{approval_id}/reject",
             handler=reject,
             tag="approvals",
-            summary="Refuse",
-            description="One refusal is enough. The step is blocked, other branches go on.",
+            summary="Reject",
+            description="One rejection is enough. The step is blocked, other branches continue.",
             request=Reject,
             request_optional=True,
             example={"reason": "wrong account"},
-            answers={200: SuccessAnswer(description="the approval as it is now", model=ApprovalDocument)},
+            answers={200: SuccessAnswer(description="the approval after the review", model=ApprovalDocument)},
             errors=(UnknownApproval, *REVIEW_ERRORS),
             roles=REVIEWERS,
         ),

@@ -1,4 +1,4 @@
-"""``/api/v1/flows``: runs towards goals, their results and their journals."""
+"""``/api/v1/flows``: flows, their results and their journals."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ EXAMPLE = {
 _STREAM = {
     200: SuccessAnswer(
         description="`id` is the journal's sequence number, `event` the type, `data` the event as JSON; "
-        "a comment comes every 15 seconds when nothing else does",
+        "after 15 seconds without an event a comment is sent",
         media_type="text/event-stream",
     )
 }
 _LAST_EVENT_ID = HeaderParameter(
     name="Last-Event-ID",
-    description="the last `id` that was seen: everything behind it is sent, without a gap",
+    description="the last `id` that was received: all later events are sent, without a gap",
     schema={"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE},
 )
 
 
 class CancelFlow(BaseModel):
-    """``POST /api/v1/flows/{flow_id}/cancel``: nothing needs to be said."""
+    """``POST /api/v1/flows/{flow_id}/cancel``; the body is optional."""
 
     model_config = ConfigDict(extra="forbid")
 
-    compensate: Annotated[
-        StrictBool, Field(description="undo what the flow has completed, where its steps say how")
-    ] = False
+    compensate: Annotated[StrictBool, Field(description="compensate completed steps that define a compensation")] = (
+        False
+    )
 
 
 class RedriveFlowBody(BaseModel):
-    """``POST /api/v1/flows/{flow_id}/redrive``: nothing needs to be said."""
+    """``POST /api/v1/flows/{flow_id}/redrive``; the body is optional."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -107,7 +107,7 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
             handler=plan_flow,
             tag="flows",
             summary="Preview the plan of a flow",
-            description="What a start with the same body would run, and why; nothing is started.",
+            description="Which steps a start with the same body would run, and why; nothing is started.",
             request=StartFlow,
             example=EXAMPLE,
             answers={200: SuccessAnswer(description="the plan", model=PlanDocument)},
@@ -119,8 +119,8 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
             handler=start_flow,
             tag="flows",
             summary="Start a flow",
-            description="The steps behind the goals are dispatched as soon as their inputs are there. With an own "
-            "`flow_id` the start can be repeated safely: the second one is refused with `FLOW_EXISTS`.",
+            description="The planned steps are dispatched as soon as their inputs exist. If you supply `flow_id`, "
+            "retrying is safe: a duplicate gets `FLOW_EXISTS`.",
             request=StartFlow,
             example=EXAMPLE,
             answers={201: SuccessAnswer(description="started, and durable", model=FlowStarted)},
@@ -140,12 +140,12 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
             path="/api/v1/flows/{flow_id}/redrive",
             handler=redrive_flow,
             tag="flows",
-            summary="Let a failed flow go on",
-            description="From what failed, with new work items and new receipts; what completed is kept, unless it was "
-            "compensated.",
+            summary="Redrive a failed flow",
+            description="The flow continues from the steps that failed, with new work items and new receipts. Results "
+            "of completed steps are kept, unless they were compensated.",
             request=RedriveFlowBody,
             request_optional=True,
-            answers={200: SuccessAnswer(description="under way again", model=FlowRedriven)},
+            answers={200: SuccessAnswer(description="the flow is active again", model=FlowRedriven)},
             errors=(UnknownFlow, FlowNotFailed, InvalidInput, UnsupportedMediaType, PayloadTooLarge),
             roles=OPERATORS,
         ),
@@ -217,7 +217,7 @@ def _query_routes(engine: EngineFacade) -> list[Route]:
             query=ResultWait,
             answers={
                 200: SuccessAnswer(description="the flow has ended", model=FlowResult),
-                202: SuccessAnswer(description="not yet: the time is over", model=FlowResult),
+                202: SuccessAnswer(description="the flow has not ended within the wait", model=FlowResult),
             },
             errors=(UnknownFlow, InvalidInput),
         ),
@@ -254,7 +254,7 @@ def _journal_routes(engine: EngineFacade) -> list[Route]:
             handler=stream_flow,
             tag="journal",
             summary="Follow a flow (server-sent events)",
-            description="From the flow's first event, or behind `Last-Event-ID`; ends behind its last one.",
+            description="From the first event of the flow, or after `Last-Event-ID`; ends after the flow's last event.",
             query=StreamStart,
             headers=(_LAST_EVENT_ID,),
             answers=_STREAM,
@@ -266,7 +266,7 @@ def _journal_routes(engine: EngineFacade) -> list[Route]:
             handler=stream_all,
             tag="journal",
             summary="Follow all flows (server-sent events)",
-            description="From now on, or behind `Last-Event-ID`; 0 is the beginning of the journal.",
+            description="From now on, or after `Last-Event-ID`; 0 is the beginning of the journal.",
             query=StreamStart,
             headers=(_LAST_EVENT_ID,),
             answers=_STREAM,
@@ -276,7 +276,7 @@ def _journal_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _flow_id(request: web.Request) -> str:
-    """The flow id of the path; one that no flow can have is not worth a query."""
+    """The flow id of the path; an id that no flow can have raises UnknownFlow without a query."""
     flow_id = request.match_info["flow_id"]
     if not _FLOW_ID.fullmatch(flow_id):
         raise UnknownFlow

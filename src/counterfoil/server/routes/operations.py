@@ -1,4 +1,4 @@
-"""Health, readiness and metrics, for those who run the engine."""
+"""Health, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
         return json_response({"status": "ready", **await engine.operations.health()})
 
     async def get_metrics(request: web.Request) -> web.Response:  # noqa: ARG001
-        with suppress(Unavailable):  # a store that cannot be read is when metrics are wanted most
+        with suppress(Unavailable):  # metrics must be served although the store cannot be read
             await engine.operations.refresh_metrics()
         text, content_type = engine.metrics.render()
         headers = {"Content-Type": content_type, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -34,8 +34,8 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
             path="/healthz",
             handler=get_health,
             tag="operations",
-            summary="Is the process alive",
-            answers={200: SuccessAnswer(description="it is", model=Health)},
+            summary="Health: the process is alive",
+            answers={200: SuccessAnswer(description="alive", model=Health)},
             open_on_loopback=True,
         ),
         Route(
@@ -43,12 +43,12 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
             path="/readyz",
             handler=get_readiness,
             tag="operations",
-            summary="Can the engine take work",
+            summary="Readiness: the engine can take work",
             description=(
-                "The store can be written, a file descriptor can be had and the sweeps are alive; "
-                "503 otherwise (`details.failed` says what), and while it stops."
+                "The store can be written, a file descriptor is available and the sweeps run; "
+                "503 otherwise (`details.failed` names the check), and while the engine stops."
             ),
-            answers={200: SuccessAnswer(description="it can", model=ReadinessDocument)},
+            answers={200: SuccessAnswer(description="ready", model=ReadinessDocument)},
             open_on_loopback=True,
         ),
         Route(

@@ -1,4 +1,4 @@
-"""``/api/v1/policies``: what the gate and the dispatcher ask before each attempt."""
+"""``/api/v1/policies``: the rules that the gate and the dispatcher evaluate before each attempt."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def _trial_route(engine: EngineFacade) -> Route:
         handler=test_policy,
         tag="policies",
         summary="Dry-run a policy",
-        description="Against a call that is described (`call`), or the next call for a step that was asked for "
-        "before (`recorded`). Without `policy` all that are in force are asked. Nothing is recorded.",
+        description="Evaluates a described call (`call`), or the next gate call of a recorded step (`recorded`), with "
+        "`policy`, or with all policies in force. Nothing is recorded.",
         request=PolicyTrial,
         example=TRIAL,
-        answers={200: SuccessAnswer(description="what would be said", model=PolicyTested)},
+        answers={200: SuccessAnswer(description="the decision that would be made", model=PolicyTested)},
         errors=(InvalidPolicy, UnknownWorkflow, UnknownStep, UnsupportedMediaType, PayloadTooLarge),
         roles=OPERATORS,
     )
@@ -122,9 +122,9 @@ def _changing_routes(engine: EngineFacade) -> list[Route]:
             path="/api/v1/policies/{policy_id}",
             handler=put_policy,
             tag="policies",
-            summary="Make a policy, or change it",
-            description="It is in force, on every node, for whatever is decided after the answer. Each change is a "
-            "version that is kept; the same definition again is none.",
+            summary="Create or change a policy",
+            description="The policy applies, on every node, to every decision after the answer. Each change is kept as "
+            "a version; the same definition again makes no new version.",
             request=PolicyDefinition,
             example=EXAMPLE,
             answers={
@@ -140,7 +140,7 @@ def _changing_routes(engine: EngineFacade) -> list[Route]:
             handler=delete_policy,
             tag="policies",
             summary="Remove a policy",
-            description="What it has decided stays decided.",
+            description="Earlier decisions stay as they are.",
             answers={204: SuccessAnswer(description="removed")},
             errors=(UnknownPolicy,),
             roles=ADMINS,
@@ -149,7 +149,7 @@ def _changing_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _known(request: web.Request) -> str:
-    """The policy id of the path; one that no policy can have is not worth a query."""
+    """The policy id of the path; an id that no policy can have raises UnknownPolicy without a query."""
     policy_id = request.match_info["policy_id"]
     if not _POLICY_ID.fullmatch(policy_id):
         raise UnknownPolicy

@@ -1,4 +1,4 @@
-"""``/api/v1/schedules``: when flows start by themselves."""
+"""``/api/v1/schedules``: flows that start by the calendar, or at an interval."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             path="/api/v1/schedules/{schedule_id}",
             handler=put_schedule,
             tag="schedules",
-            summary="Make a schedule, change, pause or resume it",
+            summary="Create, change, pause or resume a schedule",
             description="Each tick starts a flow of its own, whose metadata has `schedule_id` and `scheduled_at`. "
-            "What came while it was paused is not caught up; nor is anything from before a change of its times. "
+            "Ticks during a pause, or before a change of the times, are not caught up. "
             "A flow that could not be started now is refused as `POST /api/v1/flows` would refuse it, except where an "
             "existing schedule is only paused.",
             request=ScheduleDefinition,
@@ -108,7 +108,7 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             handler=delete_schedule,
             tag="schedules",
             summary="Remove a schedule",
-            description="Flows that it has started are not touched.",
+            description="Flows that it has started are not affected.",
             answers={204: SuccessAnswer(description="removed")},
             errors=(UnknownSchedule,),
             roles=ADMINS,
@@ -117,7 +117,7 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _known(request: web.Request) -> str:
-    """The schedule id of the path; one that no schedule can have is not worth a query."""
+    """The schedule id of the path; an id that no schedule can have raises UnknownSchedule without a query."""
     schedule_id = request.match_info["schedule_id"]
     if not _SCHEDULE_ID.fullmatch(schedule_id):
         raise UnknownSchedule

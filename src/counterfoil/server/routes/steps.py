@@ -1,4 +1,4 @@
-"""``/api/v1/steps``: what can be run."""
+"""``/api/v1/steps``: the registered steps."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             path="/api/v1/steps/{step_id}",
             handler=put_step,
             tag="steps",
-            summary="Register a step, or change it",
-            description="Fields of `work` that are left out are inherited from the engine's defaults. Flows that run "
-            "already keep the definition that they were started with. Passwords in URLs are used and never shown: an "
+            summary="Register or change a step",
+            description="Fields of `work` that are left out are inherited from the engine's defaults. Running "
+            "flows keep the definition that they were started with. Passwords in URLs are used and never shown: an "
             "answer has `http://user:***@host/`, which is refused when it is put back.",
             request=StepDefinition,
             example=EXAMPLE,
@@ -96,7 +96,7 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             handler=delete_step,
             tag="steps",
             summary="Remove a step",
-            description="Flows that run already are not touched; no new flow can have it as a goal.",
+            description="Running flows are not affected; no new flow can use the step.",
             answers={204: SuccessAnswer(description="removed")},
             errors=(UnknownStep,),
             roles=ADMINS,

@@ -1,4 +1,4 @@
-"""``/api/v1/subscriptions``: who is told of what happens."""
+"""``/api/v1/subscriptions``: URLs that are notified of events."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _definitions(engine: EngineFacade) -> list[Route]:
             path="/api/v1/subscriptions/{subscription_id}",
             handler=put_subscription,
             tag="subscriptions",
-            summary="Make a subscription, or change it",
+            summary="Create or change a subscription",
             description="It holds, on every node, for whatever happens after the answer. `signing_secret` checks the "
             "signatures of what is sent; it stays the same when the subscription is changed.",
             request=SubscriptionDefinition,
@@ -114,7 +114,7 @@ def _definitions(engine: EngineFacade) -> list[Route]:
             path="/api/v1/subscriptions/{subscription_id}/secret",
             handler=get_subscription_secret,
             tag="subscriptions",
-            summary="Show the secret that signs what a subscriber is told",
+            summary="Show the secret that signs the messages to a subscriber",
             answers={200: SuccessAnswer(description="the secret", model=SubscriptionSecret)},
             errors=(UnknownSubscription,),
             roles=ADMINS,
@@ -125,7 +125,7 @@ def _definitions(engine: EngineFacade) -> list[Route]:
             handler=delete_subscription,
             tag="subscriptions",
             summary="Remove a subscription",
-            description="What was still to be told is forgotten.",
+            description="Its pending deliveries are deleted.",
             answers={204: SuccessAnswer(description="removed")},
             errors=(UnknownSubscription,),
             roles=ADMINS,
@@ -155,9 +155,9 @@ def _deliveries(engine: EngineFacade) -> list[Route]:
             path="/api/v1/subscriptions/{subscription_id}/deliveries",
             handler=list_deliveries,
             tag="subscriptions",
-            summary="List what a subscriber was not told yet",
-            description="The oldest first; what could not be delivered for a day was given up, and stays until it is "
-            "redelivered, or its flow pruned. What was delivered is not kept.",
+            summary="List the pending deliveries of a subscription",
+            description="Oldest first. A delivery that fails for a day is given up, and stays until it is "
+            "redelivered or its flow is pruned. Completed deliveries are not kept.",
             query=ControlPaging,
             answers={200: SuccessAnswer(description="a page of deliveries", model=DeliveriesPage)},
             errors=(InvalidInput, UnknownSubscription),
@@ -167,9 +167,9 @@ def _deliveries(engine: EngineFacade) -> list[Route]:
             path="/api/v1/subscriptions/{subscription_id}/deliveries/{delivery_id}/redeliver",
             handler=redeliver,
             tag="subscriptions",
-            summary="Make a delivery now",
-            description="One that was given up has all its tries again.",
-            answers={202: SuccessAnswer(description="it is due", model=DeliveryDocument)},
+            summary="Retry a delivery now",
+            description="A delivery that was given up gets all its attempts again.",
+            answers={202: SuccessAnswer(description="the delivery is due", model=DeliveryDocument)},
             errors=(UnknownSubscription, UnknownDelivery, SubscriptionDisabled),
             roles=ADMINS,
         ),
@@ -179,8 +179,8 @@ def _deliveries(engine: EngineFacade) -> list[Route]:
             handler=test_subscription,
             tag="subscriptions",
             summary="Send a test to a subscriber",
-            description="A message of type `test`, on the way of all others: signed, and tried again if need be.",
-            answers={202: SuccessAnswer(description="it is due", model=DeliveryDocument)},
+            description="A message of type `test`, signed and retried like every other message.",
+            answers={202: SuccessAnswer(description="the delivery is due", model=DeliveryDocument)},
             errors=(UnknownSubscription, SubscriptionDisabled),
             roles=ADMINS,
         ),
@@ -188,7 +188,7 @@ def _deliveries(engine: EngineFacade) -> list[Route]:
 
 
 def _known(request: web.Request) -> str:
-    """The id of the path; one that no subscription can have is not worth a query."""
+    """The id of the path; an id that no subscription can have raises UnknownSubscription without a query."""
     subscription_id = request.match_info["subscription_id"]
     if not _ID.fullmatch(subscription_id):
         raise UnknownSubscription

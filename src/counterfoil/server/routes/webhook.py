@@ -1,4 +1,4 @@
-"""``/webhook``: where workers report. The receipt is the credential, so there is no API key here.
+"""``/webhook``: where workers report. The receipt is the credential, so no API key is needed.
 
 This is the hot path: a handler does no more than read, validate, submit and answer.
 """
@@ -49,7 +49,7 @@ _EXAMPLE = {"success": True, "outputs": {"text": "hello"}}
 
 
 async def _read_report(request: web.Request) -> bytes:
-    """The body of a report. One that cannot be decoded is no valid result: a 400 would tell the worker to give up."""
+    """The body of a report. One that cannot be decoded is an invalid result: a 400 would make the worker give up."""
     try:
         return await read_body(request, request.client_max_size)
     except BadRequest as error:
@@ -57,7 +57,7 @@ async def _read_report(request: web.Request) -> bytes:
 
 
 def express_completions(engine: EngineFacade, limit: int) -> Take:
-    """Completions by the express lane: taken when there is nothing to say against them before the commit."""
+    """Takes completions on the fast path if nothing can refuse them before the commit."""
     receipts = engine.context.receipts
     read = StepResult.__pydantic_validator__.validate_json  # what ``model_validate_json`` calls
 
@@ -122,7 +122,9 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
         return json_response(await engine.queries.receipt(work_id))
 
     path = "/webhook/{flow_id}/{step_id}/{receipt_token}"
-    accepted = {200: SuccessAnswer(description="recorded, or harmless to repeat: see verdict", model=ReportTaken)}
+    accepted = {
+        200: SuccessAnswer(description="recorded, or a repeat without effect: see `verdict`", model=ReportTaken)
+    }
     return [
         Route(
             method="POST",
@@ -130,7 +132,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
             handler=complete_work,
             tag="webhook",
             summary="Report the result of a work item",
-            description="The first outcome wins and is final. 400 says precisely why a report was refused.",
+            description="The first outcome wins and is final. The code of a 400 says why a report was refused.",
             request=StepResult,
             example=_EXAMPLE,
             answers=accepted,
@@ -143,7 +145,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
             path=path,
             handler=get_receipt,
             tag="webhook",
-            summary="Look at a work item without changing it",
+            summary="Show the state of a work item",
             answers={200: SuccessAnswer(description="its state", model=ReceiptState)},
             errors=(UnknownReceipt,),
             roles=None,
@@ -168,12 +170,16 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
             path=f"{path}/heartbeat",
             handler=beat_work,
             tag="webhook",
-            summary="Give a sign of life",
-            description="Extends the callback deadline, and tells whether the work is still wanted.",
+            summary="Send a heartbeat",
+            description="Extends the callback deadline; the answer says whether the work was cancelled.",
             request=Heartbeat,
             request_optional=True,
             example={"progress": 0.4, "message": "rendering"},
-            answers={200: SuccessAnswer(description="until when the next one is due", model=HeartbeatTaken)},
+            answers={
+                200: SuccessAnswer(
+                    description="the deadline for the next heartbeat or the result", model=HeartbeatTaken
+                )
+            },
             errors=(*_REFUSALS, InvalidSignature),
             roles=None,
             bare=True,

@@ -1,4 +1,4 @@
-"""``/api/v1/work``: work items over all flows, for those who look after them."""
+"""``/api/v1/work``: work items of all flows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORK_ID = re.compile(r"[A-Za-z0-9._~:-]{1,200}")
 
 
 class RedriveWorkBody(BaseModel):
-    """``POST /api/v1/work/{work_id}/redrive``: nothing needs to be said."""
+    """``POST /api/v1/work/{work_id}/redrive``; the body is optional."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,7 +63,7 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             handler=redrive_matching_work,
             tag="work",
             summary="Redrive failed work by filter",
-            description="Every flow with failed work that fits goes on from there; `dry_run` only tells which.",
+            description="Every flow with matching failed work continues from there; `dry_run` only counts.",
             request=RedriveRequest,
             example={"filter": {"step_id": "charge", "error_code": "RETRIES_EXHAUSTED"}, "limit": 100, "dry_run": True},
             answers={200: SuccessAnswer(description="what was found and redriven", model=WorkRedrivenByFilter)},
@@ -76,7 +76,7 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             handler=redrive_work,
             tag="work",
             summary="Redrive a failed work item",
-            description="A new work item with a new receipt stands in for it, and its flow goes on.",
+            description="A new work item with a new receipt replaces it, and its flow continues.",
             request=RedriveWorkBody,
             request_optional=True,
             answers={200: SuccessAnswer(description="the new work item", model=WorkRedriven)},
@@ -106,7 +106,7 @@ def work_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _work_id(request: web.Request) -> str:
-    """The work id of the path; one that no work item can have is not worth a query."""
+    """The work id of the path; an id that no work item can have raises UnknownWork without a query."""
     work_id = request.match_info["work_id"]
     if not _WORK_ID.fullmatch(work_id):
         raise UnknownWork

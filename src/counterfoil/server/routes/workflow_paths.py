@@ -18,7 +18,7 @@ BODY_ERRORS = (errors.InvalidInput, errors.BadRequest, errors.UnsupportedMediaTy
 
 
 def workflow_id_of(request: web.Request) -> str:
-    """The workflow id of the path; one that no workflow can have is not worth a query."""
+    """The workflow id of the path; an id that no workflow can have raises UnknownWorkflow without a query."""
     workflow_id = request.match_info["workflow_id"]
     if not _WORKFLOW_ID.fullmatch(workflow_id):
         raise errors.UnknownWorkflow
@@ -26,7 +26,7 @@ def workflow_id_of(request: web.Request) -> str:
 
 
 def step_id_of(request: web.Request, *, known: bool = False) -> str:
-    """The step id of the path. ``known``: one that no step can have is unknown, and not at fault."""
+    """The step id of the path. ``known``: an id that no step can have raises UnknownStep, not InvalidInput."""
     step_id = request.match_info["step_id"]
     if not _STEP_ID.fullmatch(step_id):
         if known:

@@ -1,4 +1,4 @@
-"""The gate in front of each step of a workflow, what is reported of it, and what people say of it."""
+"""The gate in front of each step of a workflow, the reports of its outcome, and its reviews."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
             path=f"{STEP_PATH}/complete",
             handler=complete_step,
             tag="workflows",
-            summary="Report what became of a step",
+            summary="Report the outcome of a step",
             description="The first outcome is final. The same again answers 204 with `Idempotent-Replayed: true` and "
-            'changes nothing. `{"success": false}` reports an attempt that failed: the step is still to be done.',
+            'changes nothing. `{"success": false}` reports a failed attempt: the step stays open.',
             request=CompleteStep,
             request_optional=True,
             example=COMPLETE_EXAMPLE,
@@ -134,10 +134,10 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
             handler=prolong_claim,
             tag="workflows",
             summary="Prolong a claim",
-            description="For the holder that the gate's answer named. It is no call of the gate, and counts as none.",
+            description="For the holder that the gate's answer named. It does not count as a gate call.",
             request=ProlongClaim,
             example={"holder": "agent-7", "lease_seconds": 60},
-            answers={200: SuccessAnswer(description="until when", model=ClaimProlonged)},
+            answers={200: SuccessAnswer(description="the new end of the lease", model=ClaimProlonged)},
             errors=(errors.UnknownWorkflow, errors.UnknownStep, errors.ClaimLost, *BODY_ERRORS),
             roles=OPERATORS,
         ),
@@ -172,7 +172,7 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
             description="The same as for the approval itself, under `/api/v1/approvals`.",
             request=model,
             request_optional=True,
-            answers={200: SuccessAnswer(description="the step as it is now", model=StepReviewed)},
+            answers={200: SuccessAnswer(description="the step after the review", model=StepReviewed)},
             errors=(errors.UnknownWorkflow, errors.UnknownStep, errors.NoApprovalNeeded, *REVIEW_ERRORS),
             roles=REVIEWERS,
         )
@@ -183,11 +183,11 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
             path="/api/v1/workflows/approvals/pending",
             handler=list_pending_approvals,
             tag="approvals",
-            summary="List what waits for people",
+            summary="List pending approvals",
             query=PendingLimit,
             answers={200: SuccessAnswer(description="oldest first", model=PendingApprovals)},
             errors=(errors.InvalidInput,),
         ),
-        route("approve", approve_step, "Agree to a step of a workflow", Approve),
-        route("reject", reject_step, "Refuse a step of a workflow", Reject),
+        route("approve", approve_step, "Approve a step of a workflow", Approve),
+        route("reject", reject_step, "Reject a step of a workflow", Reject),
     ]

@@ -1,4 +1,4 @@
-"""``/api/v1/workflows``: flows that an agent runs itself; their steps are in workflow_steps.py."""
+"""``/api/v1/workflows``: runs of agents; the routes of their steps are in workflow_steps.py."""
 
 from __future__ import annotations
 
@@ -50,13 +50,15 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
             path="/api/v1/workflows",
             handler=create_workflow,
             tag="workflows",
-            summary="Begin a workflow",
-            description="With an `idempotency_key`, the same key and the same body give the same workflow.",
+            summary="Create a workflow",
+            description="With an `idempotency_key`, the same key and the same body return the same workflow.",
             request=CreateWorkflow,
             example=WORKFLOW_EXAMPLE,
             answers={
-                201: SuccessAnswer(description="begun", model=WorkflowDocument),
-                200: SuccessAnswer(description="the one that the same request began before", model=WorkflowDocument),
+                201: SuccessAnswer(description="created", model=WorkflowDocument),
+                200: SuccessAnswer(
+                    description="the workflow that the same request created before", model=WorkflowDocument
+                ),
             },
             errors=(*BODY_ERRORS, errors.IdempotencyKeyReused),
             roles=OPERATORS,
@@ -95,12 +97,12 @@ _ENDS = (
     _End(
         "complete",
         "completed",
-        "Say that a workflow is done",
+        "Complete a workflow",
         "Steps that were allowed and never reported are cancelled.",
         (errors.ApprovalPending,),
     ),
-    _End("fail", "failed", "Say that a workflow has failed", "What is open of it is cancelled.", ()),
-    _End("abort", "cancelled", "Give a workflow up", "What is open of it is cancelled.", ()),
+    _End("fail", "failed", "Fail a workflow", "Its open steps are cancelled.", ()),
+    _End("abort", "cancelled", "Abort a workflow", "Its open steps are cancelled.", ()),
 )
 
 
@@ -128,7 +130,7 @@ def _ending_routes(engine: EngineFacade) -> list[Route]:
             description=end.description,
             request=EndWorkflow,
             request_optional=True,
-            answers={200: SuccessAnswer(description="it has ended", model=WorkflowEnded)},
+            answers={200: SuccessAnswer(description="the workflow has ended", model=WorkflowEnded)},
             errors=(errors.UnknownWorkflow, errors.WorkflowTerminal, *end.errors, *BODY_ERRORS),
             roles=OPERATORS,
         )
@@ -140,12 +142,12 @@ def _ending_routes(engine: EngineFacade) -> list[Route]:
             path=f"{PATH}/resume",
             handler=resume_workflow,
             tag="workflows",
-            summary="Ask whether a workflow can go on",
-            description="It changes nothing: it is refused if the workflow has ended, waits for people, or has a step "
-            "that they rejected.",
+            summary="Check whether a workflow can continue",
+            description="Nothing changes. The request is refused if the workflow has ended, has a pending approval, or "
+            "has a rejected step.",
             request=EndWorkflow,
             request_optional=True,
-            answers={200: SuccessAnswer(description="it can", model=WorkflowEnded)},
+            answers={200: SuccessAnswer(description="the workflow can continue", model=WorkflowEnded)},
             errors=(
                 errors.UnknownWorkflow,
                 errors.WorkflowTerminal,
