@@ -176,7 +176,7 @@ class Counterfoil:
         await self._sweeps.stop()
         left, _ = await asyncio.gather(self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server())
         if left:
-            log.info("attempts_left", attempts=left, note="outcome unknown: resolved at the next start")
+            log.info("attempts_left", attempts=left, outcome="unknown")
         await self._transport.__aexit__(None, None, None)
         await self._store.close()
 
@@ -220,7 +220,7 @@ class Counterfoil:
         for everywhere, here in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
             if everywhere in self.url:
                 address = self.url.replace(everywhere, here)
-                log.warning("webhook_base_url_unset", workers_are_told=address, remedy="set WEBHOOK_BASE_URL")
+                log.warning("webhook_base_url_unset", used=address, remedy="set WEBHOOK_BASE_URL")
                 return address
         return self.url
 

@@ -80,9 +80,7 @@ class KeyThrottle:
         if excess <= 0:
             return 0.0
         if left <= FREE_FAILURES:
-            log.warning(
-                "wrong_api_keys", peer=network, note="responses to further wrong keys from this address are delayed"
-            )
+            log.warning("wrong_api_keys", peer=network, further_answers="delayed")
         return min(FIRST_DELAY_SECONDS * 2 ** (excess - 1), LONGEST_DELAY_SECONDS)
 
 

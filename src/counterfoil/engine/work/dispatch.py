@@ -23,11 +23,12 @@ import structlog
 from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.flows.requests import arguments_for
 from counterfoil.domain.flows.settle import settle
+from counterfoil.domain.gate.retry_context import retry_context_of_dispatch
 from counterfoil.domain.journal.events import EventType
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.records import FlowInputs, StepVersion, Work
 from counterfoil.domain.states import WorkStatus
-from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.domain.time import optional_rfc3339
 from counterfoil.domain.work.decisions import RetryRules, acknowledge, fail, give_back, report, take_back
 from counterfoil.domain.work.replies import (
     Acknowledged,
@@ -256,7 +257,7 @@ class Dispatcher:
             "attempt": work.attempt,
             "max_attempts": step.work.max_attempts,
             "idempotency_key": work.idempotency_key,
-            "retry_context": retry_context(work),
+            "retry_context": retry_context_of_dispatch(work),
         }
         if definition.kind == "async":
             url = f"{self._context.webhook_base_url}/webhook/{work.flow_id}/{work.step_id}/{token}"
@@ -282,22 +283,6 @@ class Dispatcher:
             message_id = f"{work.work_id}.{work.attempt}"
             headers.update(self._signer.headers(message_id, self._context.clock(), body))
         return headers
-
-
-def retry_context(work: Work) -> dict[str, Any]:
-    """What an endpoint may want to know of the attempts before this one: ten fields, always all of them."""
-    return {
-        "gate_count": work.attempt,
-        "completion_count": 0,
-        "prior_completion_status": "none" if work.attempt <= 1 else "gated_not_completed",
-        "prior_output_available": False,
-        "prior_output": None,
-        "prior_completion_at": None,
-        "first_attempt_at": rfc3339(work.first_sent_at or 0),
-        "last_attempt_at": rfc3339(work.sent_at or 0),
-        "last_decision": "allow",
-        "idempotency_key": work.idempotency_key,
-    }
 
 
 def traceparent(work: Work) -> str:

@@ -267,7 +267,7 @@ class HttpConnection(RequestHandler):
         if isinstance(exc, CounterfoilError):
             response = problem_response(exc)
         elif status >= 500:
-            log.debug("connection_lost", cause=type(exc).__name__)
+            log.debug("client_lost", cause=type(exc).__name__)
             response = problem_response(InternalError())
         else:
             log.info("malformed_request", fault=type(exc).__name__, peer=request.remote)
@@ -279,10 +279,10 @@ class HttpConnection(RequestHandler):
         """An error of the protocol itself: where it happened, without the text, which may hold what was sent."""
         error = kwargs.get("exc_info")
         if isinstance(error, RequestPayloadError | RequestTimeout | HttpProcessingError | ConnectionError):
-            log.debug("connection_broken", cause=type(error).__name__)
+            log.debug("client_disconnected", cause=type(error).__name__)
             return
         frames = traceback.format_tb(error.__traceback__) if isinstance(error, BaseException) else []
-        log.error("connection_failed", cause=type(error).__name__, exception="".join(frames))
+        log.error("http_connection_failed", cause=type(error).__name__, exception="".join(frames))
 
     def log_debug(self, *args: Any, **kwargs: Any) -> None:
         """Said by aiohttp about its own workings: not worth a line."""
