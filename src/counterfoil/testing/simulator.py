@@ -178,20 +178,13 @@ class _HaltingStore:
         self.renew = store.renew
         self.leave = store.leave
         self.notify = store.notify
+        self.listen = store.listen
         self.receipt_secret = store.receipt_secret
         self.note_receipt_secret = store.note_receipt_secret
         self.probe = store.probe
         self.point: CrashPoint | None = None
         self.reached = asyncio.Event()
         self._store = store
-
-    @property
-    def heard(self) -> Callable[[str], None]:
-        return self._store.heard
-
-    @heard.setter
-    def heard(self, listener: Callable[[str], None]) -> None:
-        self._store.heard = listener
 
     async def execute(self, batch: Batch) -> None:
         await self._halt_at(CrashPoint.BEFORE_COMMIT)
