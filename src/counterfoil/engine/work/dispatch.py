@@ -1,4 +1,4 @@
-"""Dispatching: send what was claimed, and record what the endpoint said.
+"""Dispatching: send claimed work, and record the response of the endpoint.
 
 The protocol. An attempt is sent only after its intent was committed (``after_commit`` is given what the batch wrote),
 and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded against that
@@ -58,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 
 class RecordReply:
-    """What the endpoint's answer means for the attempt that it answers."""
+    """Records the outcome of an attempt: what the endpoint's response means for it."""
 
     def __init__(
         self, work: Work, outcome: Outcome, http_status: int | None, retry: RetryRules, hold: str | None = None
@@ -75,7 +75,7 @@ class RecordReply:
         needs.work.add(self._work_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> str:
-        """What became of the attempt, in a word for the metrics."""
+        """The outcome of the attempt, as the metrics name it."""
         work = unit.work(self._work_id)
         if work.status is not WorkStatus.ACTIVE or (work.attempt, work.owner) != (self._attempt, self._owner):
             return "late"
@@ -198,7 +198,7 @@ class Dispatcher:
         await self._record(commit, record, work)
 
     async def _send(self, work: Work, step: StepVersion, body: bytes) -> Reply:
-        """Make the call; as long as this machine lacks what it takes, for half of the call's own time at most."""
+        """Make the call; while this machine lacks the resources for it, retry for half of the call's time at most."""
         assert step.definition.endpoint is not None, "only what has an endpoint is dispatched"
         loop = asyncio.get_running_loop()
         patience, began, pause = step.work.ack_timeout_ms, loop.time(), FIRST_PAUSE_SECONDS
