@@ -9,6 +9,11 @@ FUZZ_REQUESTS ?= 100000
 FUZZ_SECONDS ?= 60
 PROPERTY_EXAMPLES ?= 150
 
+# One process more than the two cores that the tests are made for: some tests wait for what takes real time.
+SPREAD := -n 3 --dist worksteal
+# What runs side by side is printed in one piece each, if this make can do that.
+TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
 # The seed of make fuzz and make chaos, drawn once for the whole run unless it is given: make fuzz SEED=123
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 override SEED := $(SEED)
@@ -24,7 +29,7 @@ SBOM := build/counterfoil.cdx.json
 SOURCES := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types layers coverage pytest bench chaos fuzz audit format lock clean
+.PHONY: help run test check static unit lint types layers coverage pytest bench chaos fuzz audit format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | sort | expand -t 12
@@ -33,6 +38,14 @@ run: $(INSTALLED) ## the demo: engine, flaky workers, live table (ARGS=--once en
 	$(BIN)/counterfoil demo $(ARGS)
 
 test: lint types layers coverage ## everything that CI checks
+
+check: $(INSTALLED_DEV) ## lint, types, layers and the unit tests, side by side: a minute, for the inner loop
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(TOGETHER) static unit
+
+static: lint types layers
+
+unit: $(INSTALLED_DEV)
+	$(BIN)/pytest -q $(SPREAD) --durations=20 tests/unit
 
 lint: $(INSTALLED_DEV) ## style and formatting
 	$(BIN)/ruff check .
@@ -45,7 +58,7 @@ layers: $(INSTALLED_DEV) ## who may import whom
 	$(BIN)/lint-imports
 
 coverage: $(INSTALLED_DEV) ## all tests, with at least 95 % of domain and engine covered
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=
+	$(BIN)/pytest $(SPREAD) --durations=20 --cov --cov-report=
 	$(BIN)/coverage report --include='src/counterfoil/domain/*,src/counterfoil/engine/*' --fail-under=95
 
 pytest: $(INSTALLED_DEV) ## some tests: make pytest ARGS="tests/unit -k settings"

@@ -8,12 +8,14 @@ layer load no other. What is drawn by lot is drawn the same in every run (seeds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import os
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from coverage import Coverage
 
 from counterfoil.domain.time import Clock
 from counterfoil.testing import StepEndpoint
@@ -33,9 +35,11 @@ from tests.wire import Api
 if TYPE_CHECKING:
     from tests.running import Connect, Node, StartNode
 
+ACCEPTANCE = Path(__file__).parent / "acceptance"
 QUICK = {"port": 0, "sweep_interval_ms": 200, "shutdown_grace_ms": 2000, "log_level": "warning", "log_format": "json"}
 QUICK_WORK = {"init_backoff_ms": 20, "max_backoff_ms": 1000, "ack_timeout_ms": 5000, "jitter": False}
 
+os.environ.setdefault("PGSSLMODE", "disable")  # the servers of the tests have no certificate: clients need not ask
 load_hypothesis_profile()  # before any test module is imported: what they set themselves is built on it
 
 # ------------------------------------------------------------------------------------------------ which stores
@@ -74,6 +78,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+
+# ------------------------------------------------------------------------------------------------ coverage
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Trace a test for the coverage report only where that can add to it, since tracing takes half as long again.
+
+    A test on PostgreSQL covers what the same test on SQLite covers; acceptance tests run engines in other processes.
+    """
+    coverage = Coverage.current()
+    if coverage is None or not (runs_on_postgresql(item) or ACCEPTANCE in item.path.parents):
+        return (yield)
+    coverage.stop()
+    try:
+        return (yield)
+    finally:
+        coverage.start()
+
+
+def runs_on_postgresql(item: pytest.Item) -> bool:
+    chosen = getattr(item, "callspec", None)
+    return chosen is not None and "postgresql" in (
+        chosen.params.get("store_name"),
+        chosen.params.get("shared_store"),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ one cluster a run

@@ -54,7 +54,7 @@ def _forget_constants() -> None:
     """Hypothesis also draws constants of the modules that are loaded: then examples depend on which tests ran before.
 
     There is no setting for that. Where a version of it has no such function there is nothing to replace, and
-    tests/unit/tools/test_seeds.py tells whether examples are still the same.
+    tests/tools/test_seeds.py tells whether examples are still the same.
     """
     if hasattr(providers, "_get_local_constants"):
         providers._get_local_constants = lambda: providers._local_constants

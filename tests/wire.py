@@ -16,6 +16,7 @@ import aiohttp
 import orjson
 
 from counterfoil.testing import Received
+from tests.contract import published
 from tests.eventually import eventually
 
 JSON = {"Content-Type": "application/json"}
@@ -60,7 +61,10 @@ class Reply:
 
 
 class Api:
-    """A client of one engine. ``session`` keeps connections, as a real client would."""
+    """A client of one engine. ``session`` keeps connections, as a real client would.
+
+    Every answer is compared with the published OpenAPI document.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, url: str, headers: Mapping[str, str] | None = None) -> None:
         self.session = session
@@ -85,7 +89,9 @@ class Api:
         async with self.session.request(
             method, address, data=content, params=params, headers=all_headers, allow_redirects=False
         ) as response:
-            return Reply(response.status, response.headers, await response.read())
+            content = await response.read()
+        published().check(method, response.url.raw_path, response.status, response.headers, content)
+        return Reply(response.status, response.headers, content)
 
     async def get(self, path: str, **params: str) -> Reply:
         return await self.request("GET", path, params=params)

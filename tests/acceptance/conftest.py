@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from tests.acceptance.processes import EngineProcess
 from tests.databases import NewDatabase
@@ -51,6 +52,16 @@ async def engine(new_engine: NewEngine) -> EngineProcess:
     process = new_engine()
     await process.start()
     return process
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EngineProcess]:
+    """One engine process on SQLite for all tests of a module that leave it as it was, but for flows of their own."""
+    process = EngineProcess(tmp_path_factory.mktemp("shared") / "data", QUICK)
+    await process.start()
+    yield process
+    assert await process.stop() == 0
+    assert "Traceback" not in process.output()
 
 
 @pytest.fixture

@@ -39,9 +39,9 @@ async def test_a_half_close_behind_a_completion(
 
 @pytest.mark.sqlite_only
 async def test_a_half_close_behind_other_requests(
-    engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint
+    shared_engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint
 ) -> None:
-    api = client_of(engine)
+    api = client_of(shared_engine)
     await pipeline_and_shut_down(api, endpoint)
     await poll_and_shut_down(api, endpoint)
     await break_off_and_shut_down(api)
@@ -59,15 +59,15 @@ async def refused(connection: RawConnection) -> str:
 
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("version", ["0.9", "1.2", "2.0", "3.0", "11.1"])
-async def test_other_versions_are_refused(engine: EngineProcess, version: str) -> None:
-    async with raw_connection(engine.url) as connection:
+async def test_other_versions_are_refused(shared_engine: EngineProcess, version: str) -> None:
+    async with raw_connection(shared_engine.url) as connection:
         connection.send(GET.replace(b"1.1", version.encode()))
         await refused(connection)
 
 
 @pytest.mark.sqlite_only
-async def test_http_1_0_is_served(engine: EngineProcess) -> None:
-    async with raw_connection(engine.url) as connection:
+async def test_http_1_0_is_served(shared_engine: EngineProcess) -> None:
+    async with raw_connection(shared_engine.url) as connection:
         connection.send(GET.replace(b"1.1", b"1.0"))
         assert (await connection.answer()).status == 200
         assert await connection.ended()
@@ -92,14 +92,14 @@ CODINGS = [
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("coding", CODINGS)
 async def test_other_transfer_codings_are_refused(
-    engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint, coding: str
+    shared_engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint, coding: str
 ) -> None:
     """Also of a completion, which is not recorded then."""
-    api = client_of(engine)
+    api = client_of(shared_engine)
     flow_id, received = await dispatched(api, endpoint)
     head, _ = post_bytes(received.webhook_url, b"")
     head = re.sub(rb"Content-Length: 0", b"Transfer-Encoding: " + coding.encode(), head)
-    async with raw_connection(engine.url) as connection:
+    async with raw_connection(shared_engine.url) as connection:
         connection.send(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(SUCCESS), SUCCESS))
         await refused(connection)
     assert (await api.flow(flow_id))["status"] == "active"
@@ -107,13 +107,13 @@ async def test_other_transfer_codings_are_refused(
 
 @pytest.mark.sqlite_only
 async def test_chunks_are_taken_in_http_1_1_alone(
-    engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint
+    shared_engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint
 ) -> None:
-    _, received = await dispatched(client_of(engine), endpoint)
+    _, received = await dispatched(client_of(shared_engine), endpoint)
     head, _ = post_bytes(received.webhook_url, b"")
     head = re.sub(rb"Content-Length: 0", b"Transfer-Encoding: Chunked", head)
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SUCCESS), SUCCESS)
-    async with raw_connection(engine.url) as old, raw_connection(engine.url) as new:
+    async with raw_connection(shared_engine.url) as old, raw_connection(shared_engine.url) as new:
         old.send(head.replace(b"HTTP/1.1", b"HTTP/1.0") + body)
         assert "chunked" in await refused(old)
         new.send(head + body)
@@ -133,12 +133,12 @@ GARBAGE = {
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize("before", [1, 2, 40])
 async def test_garbage_behind_valid_requests_does_not_swallow_their_answers(
-    engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint, garbage: bytes, before: int
+    shared_engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint, garbage: bytes, before: int
 ) -> None:
     """In one piece: each request is answered, then the rest gets its 400."""
-    api = client_of(engine)
+    api = client_of(shared_engine)
     flow_id, received = await dispatched(api, endpoint)
-    async with raw_connection(engine.url) as connection:
+    async with raw_connection(shared_engine.url) as connection:
         completion = b"".join(post_bytes(received.webhook_url, SUCCESS))
         connection.send(completion + GET * (before - 1) + garbage)
         for _ in range(before):

@@ -25,7 +25,7 @@ from tests.acceptance.fuzzing.receipts import Wallet
 from tests.acceptance.processes import EngineProcess, run_command
 from tests.seeds import announce
 
-REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "5000"))
+REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "2500"))
 MANY = 20_000
 """With so many requests every operation must have been answered 2xx: a fuzzer that is only refused proves little."""
 SETTINGS = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from counterfoil.domain.time import Clock
 from counterfoil.store.group_commit.batch import Batch, Command
+from counterfoil.store.kinds.flows import FLOWS
 from counterfoil.store.postgres.connection import Connection
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Row, Store
@@ -62,8 +63,7 @@ class Raw:
         self._changes = changes
 
     def needs(self, needs: ReadSet) -> None:
-        for kind, keys in vars(self._needs).items():
-            getattr(needs, kind).update(keys)
+        needs.include(self._needs)
 
     def decide(self, unit: UnitOfWork, now: int) -> None:
         if self._changes is not None:
@@ -72,7 +72,7 @@ class Raw:
 
 async def write(store: Store, changes: Changes) -> None:
     """Commit changes as they are."""
-    await store.execute(batch_of(Raw(ReadSet(flows=changes.flows.keys() - changes.new.flows), changes)))
+    await store.execute(batch_of(Raw(ReadSet(flows=changes.peek(FLOWS).keys() - changes.peek(FLOWS).new), changes)))
 
 
 async def load(store: Store, needs: ReadSet) -> UnitOfWork:

@@ -91,7 +91,7 @@ Pair = tuple[Node, Node]
 async def register(store: Store, step_id: str = "step", **fields: Any) -> str:
     """Make a step known; its version."""
     version = step_version(step_id, **fields)
-    await write(store, Changes(current={step_id: version}, versions={version.version: version}, at=NOW))
+    await write(store, Changes(current={step_id: version.version}, versions={version.version: version}, at=NOW))
     return version.version
 
 

@@ -8,8 +8,12 @@ from counterfoil.domain.records import Approval, Flow, FlowInputs, Gate, StepRun
 from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
 from counterfoil.domain.work.decisions import RetryRules
+from counterfoil.store.kinds.approvals import APPROVALS
+from counterfoil.store.kinds.flows import FLOWS, INPUTS
+from counterfoil.store.kinds.gates import GATES
+from counterfoil.store.kinds.steps import STEPS
+from counterfoil.store.kinds.work import WORK
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.read_set import step_key
 
 NOW = 1_800_000_000_000
 ENDPOINT = "http://worker.test/step"
@@ -117,6 +121,16 @@ def approval_record(status: ApprovalStatus = ApprovalStatus.PENDING, **fields: A
     return Approval(**{**known, **fields})
 
 
+KIND_OF: dict[type, Any] = {
+    Flow: FLOWS,
+    StepRun: STEPS,
+    Work: WORK,
+    FlowInputs: INPUTS,
+    Gate: GATES,
+    Approval: APPROVALS,
+}
+
+
 class Written(Changes):
     """Changes that are written though no event tells of them: how a test puts records where it wants them."""
 
@@ -128,26 +142,16 @@ def new_records(*records: Flow | StepRun | Work | FlowInputs | Gate | Approval) 
     """Changes that bring records into being, in whatever state they are."""
     changes = Written(at=NOW)
     for record in records:
-        if isinstance(record, Flow):
-            changes.flows[record.flow_id] = record
-            changes.new.flows.add(record.flow_id)
-        elif isinstance(record, StepRun):
-            changes.steps[(record.flow_id, record.step_id)] = record
-            changes.new.steps.add((record.flow_id, record.step_id))
-        elif isinstance(record, Work):
-            changes.work[record.work_id] = record
-            changes.new.work.add(record.work_id)
-        elif isinstance(record, Gate):
-            changes.gates[step_key(record.flow_id, record.step_id)] = record
-        elif isinstance(record, Approval):
-            changes.approvals[record.approval_id] = record
-        else:
-            changes.inputs[record.flow_id] = record
+        kind = KIND_OF[type(record)]
+        changed, key = changes.of(kind), kind.key(record)
+        changed[key] = record
+        changed.new.add(key)
     return changes
 
 
 def changed_records(*records: Flow | StepRun | Work | Gate | Approval) -> Changes:
     """Changes that move existing records to the state they are in here."""
     changes = new_records(*records)
-    changes.new = type(changes.new)()
+    for kind in KIND_OF.values():
+        changes.of(kind).new.clear()
     return changes

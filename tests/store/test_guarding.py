@@ -13,6 +13,9 @@ from counterfoil.domain.records import KeyOwner
 from counterfoil.domain.states import ApprovalStatus, Decision
 from counterfoil.domain.subscriptions.definitions import Delivery, Subscription, SubscriptionDefinition
 from counterfoil.store.group_commit.commit import GuardRefused
+from counterfoil.store.kinds.approvals import APPROVALS
+from counterfoil.store.kinds.policies import POLICIES
+from counterfoil.store.kinds.subscriptions import DELIVERIES, SUBSCRIPTIONS
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.read_set import ReadSet, step_key
@@ -69,8 +72,8 @@ async def test_what_is_not_there_is_known_not_to_be(store: Store) -> None:
     )
     unit = await load(store, needs)
     assert unit.find_gate("flow", "step") is None
-    assert (unit.approvals.get("a"), unit.find_key("k"), unit.kept_policies.get("p")) == (None, None, None)
-    assert (unit.subscriptions.get("s"), unit.deliveries.get("d")) == (None, None)
+    assert (unit.records(APPROVALS).get("a"), unit.find_key("k"), unit.records(POLICIES).get("p")) == (None, None, None)
+    assert (unit.records(SUBSCRIPTIONS).get("s"), unit.records(DELIVERIES).get("d")) == (None, None)
     assert (unit.controls_revision, dict(unit.controls().by_id)) == (0, {})
 
 
@@ -146,13 +149,19 @@ def kept(version: int, definition: PolicyDefinition | None, policy_id: str = "p"
 
 async def put(store: Store, *policies: KeptPolicy) -> None:
     """As one batch does: the last version of each is in force, and all are kept."""
-    await write(store, Changes(policies={each.policy_id: each for each in policies}, policy_versions=[*policies]))
+    await write(
+        store,
+        Changes(
+            policies={each.policy_id: each for each in policies},
+            policy_versions={(each.policy_id, each.version): each for each in policies},
+        ),
+    )
 
 
 async def test_a_policy_comes_back_as_it_was_and_is_in_force(store: Store) -> None:
     await put(store, kept(1, BLOCK), kept(1, ALLOW, "q"))
     unit = await load(store, ReadSet(policies={"p", "q"}))
-    assert (unit.kept_policies.get("p"), unit.kept_policies.get("q")) == (kept(1, BLOCK), kept(1, ALLOW, "q"))
+    assert (unit.records(POLICIES).get("p"), unit.records(POLICIES).get("q")) == (kept(1, BLOCK), kept(1, ALLOW, "q"))
     controls = unit.controls()
     assert {name: (policy.version, policy.definition) for name, policy in controls.by_id.items()} == {
         "p": (1, BLOCK),
@@ -165,7 +174,7 @@ async def test_every_version_of_a_policy_is_kept_and_a_deleted_one_guards_nothin
     assert (await load(store, ReadSet())).controls().by_id["p"].version == 2
     await put(store, kept(3, None))
     unit = await load(store, ReadSet(policies={"p"}))
-    assert unit.kept_policies.get("p") == kept(3, None)
+    assert unit.records(POLICIES).get("p") == kept(3, None)
     assert unit.controls().by_id == {}
     versions = await store.read("policy_versions", policy_id="p", limit=9)
     told = [(row[1], row[2] is None, row[4], row[5]) for row in versions]
@@ -177,7 +186,7 @@ async def test_the_revision_rises_with_every_batch_that_changes_what_guards_and_
     subscription = Subscription("s", TOLD, None, NOW, NOW)
     delivery = Delivery("d", "s", "flow", "flow.started", "{}", 0, NOW, None, NOW)
     for changes in (
-        Changes(policies={"p": kept(1, ALLOW)}, policy_versions=[kept(1, ALLOW)]),
+        Changes(policies={"p": kept(1, ALLOW)}, policy_versions={("p", 1): kept(1, ALLOW)}),
         new_records(flow_record(), step_run(), gate_record(), approval_record()),
         Changes(subscriptions={"s": subscription}),
         Changes(deliveries={"d": delivery}),
@@ -212,13 +221,13 @@ async def test_subscriptions_come_back_as_they_were_changed_and_go_with_what_the
     await write(store, Changes(deliveries=dict(deliveries)))
     needs = ReadSet(subscriptions={"s", "t"}, deliveries={"1", "2"})
     unit = await load(store, needs)
-    assert (unit.subscriptions.get("s"), unit.subscriptions.get("t")) == (first, other)
-    assert {name: unit.deliveries.get(name) for name in deliveries} == deliveries
+    assert (unit.records(SUBSCRIPTIONS).get("s"), unit.records(SUBSCRIPTIONS).get("t")) == (first, other)
+    assert {name: unit.records(DELIVERIES).get(name) for name in deliveries} == deliveries
     changed = replace(other, note="off", updated_at=NOW + 9)
     await write(store, Changes(subscriptions={"s": None, "t": changed}))
     unit = await load(store, needs)
-    assert (unit.subscriptions.get("s"), unit.subscriptions.get("t")) == (None, changed)
-    assert (unit.deliveries.get("1"), unit.deliveries.get("2")) == (None, deliveries["2"])
+    assert (unit.records(SUBSCRIPTIONS).get("s"), unit.records(SUBSCRIPTIONS).get("t")) == (None, changed)
+    assert (unit.records(DELIVERIES).get("1"), unit.records(DELIVERIES).get("2")) == (None, deliveries["2"])
     assert set(unit.controls().subscriptions) == {"t"}
 
 
@@ -227,6 +236,6 @@ async def test_a_delivery_is_tried_again_given_up_and_taken_out(store: Store) ->
     first = Delivery("d", "s", "flow", "flow.started", "{}", 0, NOW, None, NOW)
     for state in (first, replace(first, attempt=1, due_at=NOW + 5, note="HTTP 503"), replace(first, due_at=None)):
         await write(store, Changes(deliveries={"d": state}))
-        assert (await load(store, ReadSet(deliveries={"d"}))).deliveries.get("d") == state
+        assert (await load(store, ReadSet(deliveries={"d"}))).records(DELIVERIES).get("d") == state
     await write(store, Changes(deliveries={"d": None}))
-    assert (await load(store, ReadSet(deliveries={"d"}))).deliveries.get("d") is None
+    assert (await load(store, ReadSet(deliveries={"d"}))).records(DELIVERIES).get("d") is None

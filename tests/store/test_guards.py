@@ -22,7 +22,7 @@ from counterfoil.domain.states import (
     reachable,
 )
 from counterfoil.store.group_commit.commit import GuardRefused
-from counterfoil.store.kinds.writing import DONE_WORK
+from counterfoil.store.kinds.work import DONE_WORK
 from counterfoil.store.protocol import Store
 from counterfoil.store.queries import load_queries
 from counterfoil.store.unit_of_work.changes import Changes

@@ -139,7 +139,7 @@ async def test_more_is_loaded_as_long_as_something_is_missed(store: Store) -> No
 async def test_loading_more_does_not_undo_what_the_batch_has_changed(store: Store) -> None:
     """The second load reads the old row again, but the unit of work already knows better."""
     version = step_version()
-    await write(store, Changes(current={"step": version}, versions={version.version: version}))
+    await write(store, Changes(current={"step": version.version}, versions={version.version: version}))
     item = work_item(version=version.version)
     await write(store, new_records(flow_record(open_steps=2), step_run(version=version.version), item))
     answers: list[Any] = []

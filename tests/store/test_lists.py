@@ -12,6 +12,7 @@ from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.records import StepRun
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps.register import Register
+from counterfoil.store.kinds.definitions import CURRENT, PLANS, VERSIONS
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.unit_of_work.changes import Changes
 from tests.store.backends import write
@@ -109,7 +110,7 @@ async def test_a_flow_and_its_result(store: Store) -> None:
     flow = flow_record(FlowStatus.FAILED, error={"code": "X"}, finished_at=NOW + 9, plan=PLAN.plan_id, **more)
     inputs = flow_inputs(init={"i": 1}, metadata={"m": 2}, labels={"k": "v"}, options={"compensate": False})
     changes = new_records(flow, inputs)
-    changes.plans[PLAN.plan_id] = PLAN
+    changes.of(PLANS)[PLAN.plan_id] = PLAN
     await write(store, changes)
     [row] = await store.read("get_flow", flow_id="flow")
     assert row == (
@@ -143,8 +144,8 @@ async def test_the_kind_of_a_step_is_told_whatever_its_definition_holds(store: S
     nasty = {"x": {"role": "const", "value": "\x00 \\u0000"}}
     versions = {kind: step_version(kind, kind=kind, attributes=nasty) for kind in ("sync", "async")}
     changes = new_records(*(step_run(step_id=kind, version=each.version) for kind, each in versions.items()))
-    changes.current.update(versions)
-    changes.versions.update({each.version: each for each in versions.values()})
+    changes.of(CURRENT).update({step_id: each.version for step_id, each in versions.items()})
+    changes.of(VERSIONS).update({each.version: each for each in versions.values()})
     await write(store, changes)
     rows = await store.read("get_flow_steps", flow_id="flow")
     assert {row[0]: row[-1] for row in rows} == {"sync": "sync", "async": "async"}

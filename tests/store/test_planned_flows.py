@@ -15,6 +15,7 @@ from counterfoil.domain.records import Flow, FlowInputs, StepRun, StepVersion, W
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps.register import Register
 from counterfoil.store.cache.definitions import DefinitionCache
+from counterfoil.store.kinds.definitions import PLANS
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.queries import load_queries
@@ -163,14 +164,14 @@ async def test_a_plan_may_be_stored_twice(store: Store) -> None:
     one, two = plan_of("a"), plan_of("b")
     for number, plans in enumerate(([one], [one, two], [two])):
         changes = new_records(flow_record(flow_id=f"flow-{number}"))
-        changes.plans = {plan.plan_id: plan for plan in plans}
+        changes.of(PLANS).update({plan.plan_id: plan for plan in plans})
         await write(store, changes)
     unit = await load(store, ReadSet(plans={one.plan_id, two.plan_id}))
     assert [unit.plan_of(flow_record(plan=plan.plan_id)) for plan in (one, two)] == [one, two]
 
 
 def put(*versions: StepVersion, removed: tuple[str, ...] = ()) -> Changes:
-    current: dict[str, StepVersion | None] = {version.step_id: version for version in versions}
+    current: dict[str, str | None] = {version.step_id: version.version for version in versions}
     current.update(dict.fromkeys(removed))
     return Changes(current=current, versions={version.version: version for version in versions}, at=NOW)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from counterfoil.store.kinds.loading import KEYS, LOADS
-from counterfoil.store.kinds.writing import Write
+from counterfoil.store.kinds.declared import KINDS
+from counterfoil.store.kinds.kind import Write
 from counterfoil.store.postgres.connection import SESSION, Connection
 from counterfoil.store.postgres.statements import COORDINATION, QUERIES, combined, packed, with_parameters
 from counterfoil.store.protocol import Store
@@ -51,6 +51,9 @@ READS = [
     "list_open_flows",
     "outputs_of_flows",
 ]
+
+
+LOADS = sorted({query for load in KINDS.loads.values() for query in (load.query, load.finds_work) if query})
 
 
 def whole_write(queries: tuple[str, ...]) -> str:
@@ -102,7 +105,7 @@ def numbered(query: str) -> str:
     "text",
     [
         *(pytest.param(whole_write(queries), id=queries[0]) for queries in WRITES),
-        *(pytest.param(packed(QUERIES[query]), id=query) for query in (*LOADS, *KEYS)),
+        *(pytest.param(packed(QUERIES[query]), id=query) for query in LOADS),
         *(pytest.param(numbered(query), id=query) for query in READS),
     ],
 )

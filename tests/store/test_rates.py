@@ -30,7 +30,7 @@ PER_MS = 1_000
 
 async def sent(store: Store, *steps: str) -> list[SentTimes]:
     unit = await load(store, ReadSet(rates=set(steps)))
-    return [unit.rates.of(step_id) for step_id in steps]
+    return [unit.sent_times(step_id) for step_id in steps]
 
 
 async def test_a_step_that_was_never_sent_has_no_times(store: Store) -> None:

@@ -173,7 +173,7 @@ async def test_what_a_flow_was_started_with(store: Store) -> None:
 async def test_a_registered_step_and_its_versions(store: Store) -> None:
     first, second = step_version(), step_version(attributes={"x": {"role": "const", "value": AWKWARD}})
     for version in (first, second):
-        await write(store, Changes(current={"step": version}, versions={version.version: version}, at=NOW))
+        await write(store, Changes(current={"step": version.version}, versions={version.version: version}, at=NOW))
     unit = await load(store, ReadSet(steps={"step"}, versions={first.version, second.version}))
     assert unit.current_version("step") == second
     assert unit.version(first.version) == first, "flows under way keep the version that they were started with"
@@ -182,13 +182,13 @@ async def test_a_registered_step_and_its_versions(store: Store) -> None:
 async def test_a_version_may_be_stored_twice(store: Store) -> None:
     version = step_version()
     for _ in range(2):
-        await write(store, Changes(current={"step": version}, versions={version.version: version}, at=NOW))
+        await write(store, Changes(current={"step": version.version}, versions={version.version: version}, at=NOW))
     assert len(await store.read("list_steps")) == 1
 
 
 async def test_a_step_taken_out_of_the_register_keeps_its_versions(store: Store) -> None:
     version = step_version()
-    await write(store, Changes(current={"step": version}, versions={version.version: version}, at=NOW))
+    await write(store, Changes(current={"step": version.version}, versions={version.version: version}, at=NOW))
     await write(store, Changes(current={"step": None}, at=NOW))
     unit = await load(store, ReadSet(steps={"step"}, versions={version.version}))
     assert unit.current_version("step") is None
@@ -197,8 +197,8 @@ async def test_a_step_taken_out_of_the_register_keeps_its_versions(store: Store)
 
 async def test_a_step_keeps_the_time_it_was_made(store: Store) -> None:
     first, second = step_version(), step_version(name="another")
-    await write(store, Changes(current={"step": first}, versions={first.version: first}, at=NOW))
-    await write(store, Changes(current={"step": second}, versions={second.version: second}, at=NOW + 9))
+    await write(store, Changes(current={"step": first.version}, versions={first.version: first}, at=NOW))
+    await write(store, Changes(current={"step": second.version}, versions={second.version: second}, at=NOW + 9))
     [(step_id, version, _, created_at, updated_at)] = await store.read("get_step", step_id="step")
     assert (step_id, version, created_at, updated_at) == ("step", second.version, NOW, NOW + 9)
 

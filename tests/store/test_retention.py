@@ -18,9 +18,12 @@ from counterfoil.engine.flows.prune import Prune
 from counterfoil.engine.flows.start import Start
 from counterfoil.store.group_commit.batch import Command, ForEach
 from counterfoil.store.group_commit.commit import GuardRefused
+from counterfoil.store.kinds.flows import FLOWS, PRUNED, PrunedFlow
+from counterfoil.store.kinds.gates import KEYS
+from counterfoil.store.kinds.subscriptions import DELIVERIES
+from counterfoil.store.kinds.work import CALLS
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
-from counterfoil.store.unit_of_work.pruning import Pruned
 from counterfoil.store.unit_of_work.read_set import Find, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.by_hand import by_hand
@@ -104,9 +107,11 @@ async def add_ended(store: Store, *names: str, finished_at: int = OLD, **fields:
                 decided_at=OLD,
             ),
         )
-        records.keys[f"workflow:{name}"] = KeyOwner(f"workflow:{name}", name, None, "digest", OLD, None)
-        records.deliveries[name] = Delivery(name, "s", name, "flow.failed", '{"secret":8}', 9, None, "given up", OLD)
-        records.calls[f"{name}-bad"] = CancelCall(
+        records.of(KEYS)[f"workflow:{name}"] = KeyOwner(f"workflow:{name}", name, None, "digest", OLD, None)
+        records.of(DELIVERIES)[name] = Delivery(
+            name, "s", name, "flow.failed", '{"secret":8}', 9, None, "given up", OLD
+        )
+        records.of(CALLS)[f"{name}-bad"] = CancelCall(
             f"{name}-bad", name, "step", f"{name}-bad", "http://worker.test/", {}, 0, NOW
         )
         records.events += [Event(EventType.FLOW_STARTED, NOW, name, data={"init": {"secret": 5}})]
@@ -229,11 +234,11 @@ async def test_a_flow_that_is_changed_in_the_same_batch_stays(store: Store) -> N
 
 async def test_what_was_pruned_takes_no_change_in_the_same_batch(store: Store) -> None:
     unit = UnitOfWork({})
-    unit.add_flow("flow", flow_record(FlowStatus.FAILED, finished_at=OLD))
+    unit.records(FLOWS).add("flow", flow_record(FlowStatus.FAILED, finished_at=OLD))
     rule: dict[str, Any] = {"cutoff": OLD, "payloads": False}
     assert Prune("flow", None, **rule).decide(unit, NOW)
     unit.discard()
-    assert unit.changes.pruned == Pruned(), "what is refused prunes nothing"
+    assert not unit.changes.peek(PRUNED), "what is refused prunes nothing"
     assert Prune("flow", None, **rule).decide(unit, NOW)
     unit.keep()
     assert unit.changes.any()
@@ -255,7 +260,7 @@ async def test_an_id_can_be_used_again(store: Store) -> None:
 
 async def test_a_flow_that_somebody_else_removed_is_noticed(store: Store) -> None:
     with pytest.raises(GuardRefused):
-        await write(store, Written(pruned=Pruned({"nowhere": {}}, set(), {"nowhere"})))
+        await write(store, Written(pruned={"nowhere": PrunedFlow({})}))
 
 
 # ------------------------------------------------------------------------------------------------ only payloads
@@ -383,4 +388,4 @@ async def test_what_a_node_remembers_of_a_flow_that_is_gone_does_no_harm(store: 
 
 def test_records_of_a_batch_say_whether_anything_is_pruned() -> None:
     assert not Changes().any()
-    assert Changes(pruned=Pruned(payloads={"a"}, ids={"a"})).any()
+    assert Changes(pruned={"a": PrunedFlow(None)}).any()

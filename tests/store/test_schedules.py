@@ -16,7 +16,7 @@ from counterfoil.domain.time import rfc3339
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.schedules import DeleteSchedule, FireSchedule, PutSchedule
 from counterfoil.store.group_commit.batch import Command, ForEach
-from counterfoil.store.kinds.rows import read_schedule
+from counterfoil.store.kinds.schedules import SCHEDULES, read_schedule
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.read_set import Find, ReadSet
@@ -80,8 +80,8 @@ def fire(context: EngineContext = CONTEXT, now: int = NOW, limit: int = 100) -> 
 async def test_what_is_written_is_what_is_loaded(store: Store, schedule: Schedule) -> None:
     await write_all(store, schedule)
     unit = await load(store, ReadSet(schedules={schedule.schedule_id, "nobody"}))
-    assert unit.schedules.get(schedule.schedule_id) == schedule
-    assert unit.schedules.get("nobody") is None
+    assert unit.records(SCHEDULES).get(schedule.schedule_id) == schedule
+    assert unit.records(SCHEDULES).get("nobody") is None
     assert [read_schedule(row) for row in await store.read("list_schedules", after=None, limit=9)] == [schedule]
     [row] = await store.read("get_schedule", schedule_id=schedule.schedule_id)
     assert read_schedule(row) == schedule
@@ -92,7 +92,7 @@ async def test_what_is_put_again_is_changed_in_every_field(store: Store) -> None
     changed = replace(BARE, schedule_id="full", created_at=NOW + 1, updated_at=NOW + 2, anchor_at=NOW + 3)
     await write_all(store, changed)
     unit = await load(store, ReadSet(schedules={"full", "bare"}))
-    assert (unit.schedules.get("full"), unit.schedules.get("bare")) == (changed, BARE)
+    assert (unit.records(SCHEDULES).get("full"), unit.records(SCHEDULES).get("bare")) == (changed, BARE)
 
 
 async def test_what_is_deleted_is_gone(store: Store) -> None:

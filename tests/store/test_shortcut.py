@@ -20,10 +20,11 @@ from counterfoil.engine.work.claim import ClaimDue
 from counterfoil.engine.work.complete import Beat
 from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.postgres.doctor import examine
+from counterfoil.store.postgres.locking import BeginAgain
 from counterfoil.store.postgres.optimistic import decide_unlocked, write_decided
 from counterfoil.store.postgres.statements import COORDINATION
 from counterfoil.store.postgres.store import PostgresStore
-from counterfoil.store.postgres.transaction import BeginAgain, execute
+from counterfoil.store.postgres.transaction import execute
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.backends import NewConnection, batch_of
@@ -216,7 +217,7 @@ class Rig:
     def batch(*commands: Any) -> Any:
         def prepare(unit: UnitOfWork) -> None:
             version = step_version()
-            unit.add_version(version.version, version)
+            unit.definitions.versions[version.version] = version
             unit.add_controls(Controls(0))
             unit.node_id = "node-a"
 

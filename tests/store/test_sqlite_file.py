@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from counterfoil.store.group_commit.commit import StoreFailure
+from counterfoil.store.kinds.definitions import CURRENT, VERSIONS
 from counterfoil.store.sqlite.connection import open_reader
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
 from counterfoil.store.sqlite.store import SqliteStore
@@ -122,7 +123,8 @@ async def test_a_commit_that_fails_leaves_nothing_and_the_next_one_works(path: P
         by_hand(path, "CREATE TRIGGER full BEFORE INSERT ON work BEGIN SELECT RAISE(ABORT, 'disk full'); END")
         version = step_version()
         changes = new_records(work_item(work_id="during"))
-        changes.current, changes.versions = {"step": version}, {version.version: version}
+        changes.of(CURRENT)["step"] = version.version
+        changes.of(VERSIONS)[version.version] = version
         with pytest.raises(StoreFailure, match="disk full"):
             await write(store, changes)
         by_hand(path, "DROP TRIGGER full")

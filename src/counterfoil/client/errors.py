@@ -1,30 +1,81 @@
 """What can go wrong on the caller's side of the wire.
 
 ClientError
-├── ConnectionFailed        nobody answered, or the answer never came
+├── ConnectionFailed        no answer: the engine cannot be reached, or the connection broke
 ├── InvalidDispatch         what a step endpoint received is no dispatch
-├── ReportUndelivered       a report could not be handed in, however often it was tried
-├── ReportRefused           the engine refuses what was sent, and would refuse it again
-└── ApiError                the engine answered with an error
-    ├── NotFound            UnknownStep, UnknownFlow, UnknownWork, UnknownSchedule
-    ├── Invalid             InvalidStep, InvalidInput, InvalidSchedule, UnreachableGoal, PlanCycle
-    ├── Conflict            FlowExists, FlowFinal, FlowNotFailed, WorkNotFailed
-    ├── Denied              Unauthenticated, Forbidden
+├── ReportUndelivered       every attempt to deliver a report failed
+├── ReportRefused           the engine refuses a heartbeat, and would refuse it again
+├── StepUnwanted            the workflow ended while the step was run
+├── NotAllowed              the gate answered, and the step may not be run (now): StepBlocked, ApprovalRequired
+└── ApiError                the engine answered with an error; each code has its class
+    ├── NotFound            UnknownStep, UnknownFlow, UnknownWork, ...
+    ├── Invalid             InvalidStep, InvalidInput, UnreachableGoal, ...
+    ├── Conflict            FlowExists, FlowFinal, ...
+    │   ├── StepConflict    IdempotencyKeyMismatchError, StepInFlightError, ClaimLostError, ...
+    │   └── ReviewConflict  NotPendingError, ApprovalExpiredError, SameReviewerError
+    ├── Denied              Unauthenticated, Forbidden, SelfApprovalError
     └── Unavailable         not now; ``retry_after`` says when
 
-The refusals of the gate, of approvals and of policies are in ``gate_errors``.
+The classes of error codes are those that the engine itself raises: ``counterfoil.domain.errors`` declares each once.
+Some have a second name here, which is the one that programs use.
 Two more are raised *by* step handlers, to say how a work item ended: StepFailed and NotCompleted.
 No message ever holds a receipt token or an API key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-
-class ClientError(Exception):
-    """The root: catch this one to catch everything that the client raises."""
+from counterfoil.client.documents import GateAnswer, PolicyMatch, RetryContext
+from counterfoil.domain.errors import ApprovalExpired as ApprovalExpiredError
+from counterfoil.domain.errors import ApprovalHold as ApprovalHoldError
+from counterfoil.domain.errors import ApprovalPending as ApprovalPendingError
+from counterfoil.domain.errors import ClaimLost as ClaimLostError
+from counterfoil.domain.errors import (
+    ClientError,
+    Conflict,
+    Denied,
+    FlowExists,
+    FlowFinal,
+    FlowNotFailed,
+    Forbidden,
+    Invalid,
+    InvalidInput,
+    InvalidPolicy,
+    InvalidSchedule,
+    InvalidStep,
+    InvalidSubscription,
+    PlanCycle,
+    ReviewConflict,
+    StepConflict,
+    SubscriptionDisabled,
+    Unauthenticated,
+    Unavailable,
+    UnknownApproval,
+    UnknownDelivery,
+    UnknownFlow,
+    UnknownPolicy,
+    UnknownSchedule,
+    UnknownStep,
+    UnknownSubscription,
+    UnknownWork,
+    UnknownWorkflow,
+    UnreachableGoal,
+    WorkNotFailed,
+)
+from counterfoil.domain.errors import CompletionConflict as CompletionConflictError
+from counterfoil.domain.errors import CounterfoilError as ApiError
+from counterfoil.domain.errors import IdempotencyKeyInUse as IdempotencyKeyInUseError
+from counterfoil.domain.errors import IdempotencyKeyMismatch as IdempotencyKeyMismatchError
+from counterfoil.domain.errors import IdempotencyKeyReused as IdempotencyKeyReusedError
+from counterfoil.domain.errors import NoApprovalNeeded as NoApprovalNeededError
+from counterfoil.domain.errors import NotPending as NotPendingError
+from counterfoil.domain.errors import SameReviewer as SameReviewerError
+from counterfoil.domain.errors import SelfApproval as SelfApprovalError
+from counterfoil.domain.errors import StepInFlight as StepInFlightError
+from counterfoil.domain.errors import StepInputMismatch as StepInputMismatchError
+from counterfoil.domain.errors import StepNotAllowed as StepNotAllowedError
+from counterfoil.domain.errors import StepRejected as StepRejectedError
+from counterfoil.domain.errors import Unknown as NotFound
+from counterfoil.domain.errors import WorkflowTerminal as WorkflowTerminalError
 
 
 class ConnectionFailed(ClientError):
@@ -36,119 +87,19 @@ class InvalidDispatch(ClientError, ValueError):
 
 
 class ReportUndelivered(ClientError):
-    """Every try to hand in a report failed; the engine will notice by the callback deadline."""
+    """Every attempt to deliver a report failed; the engine will notice by the callback deadline."""
 
 
 class ReportRefused(ClientError):
-    """The engine refused a heartbeat for a reason that trying again cannot cure."""
+    """The engine refused a heartbeat for a reason that a retry cannot cure."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
         super().__init__(f"{code}: {message}")
 
 
-class ApiError(ClientError):
-    """The engine's own error: ``code`` is stable, ``message`` for people, ``details`` for programs."""
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        details: Mapping[str, Any] | None = None,
-        *,
-        retry_after: float | None = None,
-    ) -> None:
-        self.status = status
-        self.code = code
-        self.message = message
-        self.details: dict[str, Any] = dict(details or {})
-        self.retry_after = retry_after
-        super().__init__(f"{code}: {message}")
-
-
-class NotFound(ApiError):
-    """There is no such thing."""
-
-
-class UnknownStep(NotFound):
-    """No step has this id."""
-
-
-class UnknownFlow(NotFound):
-    """No flow has this id."""
-
-
-class UnknownWork(NotFound):
-    """No work item has this id."""
-
-
-class UnknownSchedule(NotFound):
-    """No schedule has this id."""
-
-
-class Invalid(ApiError):
-    """The request itself is wrong; ``details`` says where."""
-
-
-class InvalidStep(Invalid):
-    """The step definition breaks a rule."""
-
-
-class InvalidInput(Invalid):
-    """A value is missing or of the wrong type."""
-
-
-class InvalidSchedule(Invalid):
-    """The schedule breaks a rule."""
-
-
-class UnreachableGoal(Invalid):
-    """A goal needs inputs that nothing provides; ``details["missing"]`` says which, and who could."""
-
-
-class PlanCycle(Invalid):
-    """Steps wait for each other: ``details["steps"]``."""
-
-
-class Conflict(ApiError):
-    """The request is well formed, but the present state does not allow it."""
-
-
-class FlowExists(Conflict):
-    """A flow with this id was started before."""
-
-
-class FlowFinal(Conflict):
-    """The flow has ended."""
-
-
-class FlowNotFailed(Conflict):
-    """Only a flow that has failed can be redriven."""
-
-
-class WorkNotFailed(Conflict):
-    """Only work that has failed can be redriven."""
-
-
-class Denied(ApiError):
-    """The caller may not do this."""
-
-
-class Unauthenticated(Denied):
-    """An API key is needed, or the one given is wrong."""
-
-
-class Forbidden(Denied):
-    """The role of the API key does not allow it."""
-
-
-class Unavailable(ApiError):
-    """Nothing was recorded; the same request may be sent again after ``retry_after`` seconds."""
-
-
 class StepFailed(Exception):
-    """Raised by a step handler: the work failed for good, and trying again would not help."""
+    """Raised by a step handler: the work failed for good, and a retry would not help."""
 
 
 class NotCompleted(Exception):
@@ -157,3 +108,121 @@ class NotCompleted(Exception):
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         self.retry_after = retry_after
         super().__init__(message)
+
+
+class StepUnwanted(ClientError):
+    """The workflow ended while the step was run: its result is not needed."""
+
+
+class NotAllowed(ClientError):
+    """The gate has answered, and the step may not be run; ``gate`` is its answer."""
+
+    def __init__(self, gate: GateAnswer, message: str) -> None:
+        self.gate = gate
+        super().__init__(message)
+
+    @property
+    def workflow_id(self) -> str:
+        return self.gate["workflow_id"]
+
+    @property
+    def step_id(self) -> str:
+        return self.gate["step_id"]
+
+    @property
+    def reason(self) -> str | None:
+        return self.gate["reason"]
+
+    @property
+    def policies(self) -> list[PolicyMatch]:
+        """The policies that matched."""
+        return self.gate["policies_matched"]
+
+    @property
+    def retry_context(self) -> RetryContext:
+        return self.gate["retry_context"]
+
+
+class StepBlocked(NotAllowed):
+    """A policy forbids the step, or its approval was rejected or has expired (``approval_status``)."""
+
+    def __init__(self, gate: GateAnswer) -> None:
+        super().__init__(gate, f"step {gate['step_id']} is blocked: {gate['reason'] or 'no reason is given'}")
+
+    @property
+    def approval_status(self) -> str | None:
+        """``rejected`` or ``expired`` if an approval was requested."""
+        return self.gate["approval_status"]
+
+
+class ApprovalRequired(NotAllowed):
+    """The step needs an approval: ask again when it is given, or let ``client.step`` wait for it."""
+
+    def __init__(self, gate: GateAnswer) -> None:
+        self.approval_id = gate["approval_id"] or ""
+        self.expires_at = gate.get("approval_expires_at")
+        why = gate["reason"] or "no reason is given"
+        super().__init__(gate, f"step {gate['step_id']} waits for approval {self.approval_id}: {why}")
+
+
+__all__ = [
+    "ApiError",
+    "ApprovalExpiredError",
+    "ApprovalHoldError",
+    "ApprovalPendingError",
+    "ApprovalRequired",
+    "ClaimLostError",
+    "ClientError",
+    "CompletionConflictError",
+    "Conflict",
+    "ConnectionFailed",
+    "Denied",
+    "FlowExists",
+    "FlowFinal",
+    "FlowNotFailed",
+    "Forbidden",
+    "IdempotencyKeyInUseError",
+    "IdempotencyKeyMismatchError",
+    "IdempotencyKeyReusedError",
+    "Invalid",
+    "InvalidDispatch",
+    "InvalidInput",
+    "InvalidPolicy",
+    "InvalidSchedule",
+    "InvalidStep",
+    "InvalidSubscription",
+    "NoApprovalNeededError",
+    "NotAllowed",
+    "NotCompleted",
+    "NotFound",
+    "NotPendingError",
+    "PlanCycle",
+    "ReportRefused",
+    "ReportUndelivered",
+    "ReviewConflict",
+    "SameReviewerError",
+    "SelfApprovalError",
+    "StepBlocked",
+    "StepConflict",
+    "StepFailed",
+    "StepInFlightError",
+    "StepInputMismatchError",
+    "StepNotAllowedError",
+    "StepRejectedError",
+    "StepUnwanted",
+    "SubscriptionDisabled",
+    "Unauthenticated",
+    "Unavailable",
+    "UnknownApproval",
+    "UnknownDelivery",
+    "UnknownFlow",
+    "UnknownPolicy",
+    "UnknownSchedule",
+    "UnknownStep",
+    "UnknownSubscription",
+    "UnknownWork",
+    "UnknownWorkflow",
+    "UnreachableGoal",
+    "WorkNotFailed",
+    "WorkflowTerminalError",
+]

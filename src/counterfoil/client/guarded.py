@@ -11,18 +11,22 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import uuid4
 
 from counterfoil.client.documents import GateAnswer, RetryContext
-from counterfoil.client.errors import ApiError, ClientError, ConnectionFailed, StepFailed, Unavailable
-from counterfoil.client.gate_errors import (
+from counterfoil.client.errors import (
+    ApiError,
     ApprovalRequired,
     ClaimLostError,
+    ClientError,
+    ConnectionFailed,
     StepBlocked,
+    StepFailed,
     StepInFlightError,
     StepInputMismatchError,
     StepUnwanted,
+    Unavailable,
     WorkflowTerminalError,
 )
 from counterfoil.client.reports import Backoff
@@ -142,7 +146,7 @@ class GuardedStep:
             raise ended
         if not ended.same_input or context["idempotency_key"] != (self._key or ""):
             raise ended
-        self.retry_context = context
+        self.retry_context = cast(RetryContext, context)
         self._reuse()
 
     async def _ask_as_wanted(self) -> GateAnswer:

@@ -7,53 +7,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from counterfoil.client import errors, gate_errors
 from counterfoil.client.errors import ApiError
+from counterfoil.domain.errors import error_types
 
-BY_CODE: dict[str, type[ApiError]] = {
-    "NOT_FOUND": errors.NotFound,
-    "UNKNOWN_STEP": errors.UnknownStep,
-    "UNKNOWN_FLOW": errors.UnknownFlow,
-    "UNKNOWN_WORK": errors.UnknownWork,
-    "UNKNOWN_SCHEDULE": errors.UnknownSchedule,
-    "UNKNOWN_WORKFLOW": gate_errors.UnknownWorkflow,
-    "UNKNOWN_APPROVAL": gate_errors.UnknownApproval,
-    "UNKNOWN_POLICY": gate_errors.UnknownPolicy,
-    "UNKNOWN_SUBSCRIPTION": gate_errors.UnknownSubscription,
-    "UNKNOWN_DELIVERY": gate_errors.UnknownDelivery,
-    "INVALID_STEP": errors.InvalidStep,
-    "INVALID_INPUT": errors.InvalidInput,
-    "INVALID_SCHEDULE": errors.InvalidSchedule,
-    "INVALID_POLICY": gate_errors.InvalidPolicy,
-    "INVALID_SUBSCRIPTION": gate_errors.InvalidSubscription,
-    "UNREACHABLE_GOAL": errors.UnreachableGoal,
-    "PLAN_CYCLE": errors.PlanCycle,
-    "FLOW_EXISTS": errors.FlowExists,
-    "FLOW_FINAL": errors.FlowFinal,
-    "FLOW_NOT_FAILED": errors.FlowNotFailed,
-    "WORK_NOT_FAILED": errors.WorkNotFailed,
-    "WORKFLOW_TERMINAL": gate_errors.WorkflowTerminalError,
-    "IDEMPOTENCY_KEY_MISMATCH": gate_errors.IdempotencyKeyMismatchError,
-    "IDEMPOTENCY_KEY_REUSED": gate_errors.IdempotencyKeyReusedError,
-    "IDEMPOTENCY_KEY_IN_USE": gate_errors.IdempotencyKeyInUseError,
-    "STEP_INPUT_MISMATCH": gate_errors.StepInputMismatchError,
-    "STEP_IN_FLIGHT": gate_errors.StepInFlightError,
-    "CLAIM_LOST": gate_errors.ClaimLostError,
-    "STEP_NOT_ALLOWED": gate_errors.StepNotAllowedError,
-    "COMPLETION_CONFLICT": gate_errors.CompletionConflictError,
-    "APPROVAL_HOLD": gate_errors.ApprovalHoldError,
-    "APPROVAL_PENDING": gate_errors.ApprovalPendingError,
-    "APPROVAL_EXPIRED": gate_errors.ApprovalExpiredError,
-    "STEP_REJECTED": gate_errors.StepRejectedError,
-    "NOT_PENDING": gate_errors.NotPendingError,
-    "NO_APPROVAL_NEEDED": gate_errors.NoApprovalNeededError,
-    "SAME_REVIEWER": gate_errors.SameReviewerError,
-    "SUBSCRIPTION_DISABLED": gate_errors.SubscriptionDisabled,
-    "SELF_APPROVAL": gate_errors.SelfApprovalError,
-    "UNAUTHENTICATED": errors.Unauthenticated,
-    "FORBIDDEN": errors.Forbidden,
-    "UNAVAILABLE": errors.Unavailable,
-}
+BY_CODE: dict[str, type[ApiError]] = {error.code: error for error in error_types()}
 
 
 def api_error(status: int, body: Any, *, retry_after: float | None = None) -> ApiError:
@@ -61,11 +18,21 @@ def api_error(status: int, body: Any, *, retry_after: float | None = None) -> Ap
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict) or not isinstance(error.get("code"), str):
         message = f"the answer (HTTP {status}) is not one of a Counterfoil engine; is the address right?"
-        return ApiError(status, f"HTTP_{status}", message, retry_after=retry_after)
+        return _answered(ApiError, status, f"HTTP_{status}", message, {}, retry_after)
     code, details = error["code"], error.get("details")
     kind = BY_CODE.get(code, ApiError)
     message = str(error.get("message") or code)
-    return kind(status, code, message, details if isinstance(details, dict) else None, retry_after=retry_after)
+    return _answered(kind, status, code, message, details if isinstance(details, dict) else {}, retry_after)
+
+
+def _answered(
+    kind: type[ApiError], status: int, code: str, message: str, details: Mapping[str, Any], retry_after: float | None
+) -> ApiError:
+    error = kind(message)
+    error.args = (f"{code}: {message}",)
+    error.code, error.details = code, dict(details)
+    error.status, error.retry_after = status, retry_after
+    return error
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:

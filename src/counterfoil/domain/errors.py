@@ -35,21 +35,24 @@ CounterfoilError
 │   ├── FlowNotFailed
 │   ├── WorkNotFailed
 │   ├── WorkflowTerminal
-│   ├── IdempotencyKeyMismatch
 │   ├── IdempotencyKeyReused
-│   ├── IdempotencyKeyInUse
-│   ├── StepInputMismatch
-│   ├── StepInFlight
-│   ├── ClaimLost
-│   ├── StepNotAllowed
-│   ├── CompletionConflict
-│   ├── ApprovalHold
-│   ├── ApprovalPending
-│   ├── ApprovalExpired
-│   ├── StepRejected
-│   ├── NotPending
+│   ├── StepConflict
+│   │   ├── IdempotencyKeyMismatch
+│   │   ├── IdempotencyKeyInUse
+│   │   ├── StepInputMismatch
+│   │   ├── StepInFlight
+│   │   ├── ClaimLost
+│   │   ├── StepNotAllowed
+│   │   ├── CompletionConflict
+│   │   └── ApprovalHold
+│   ├── UnapprovedSteps
+│   │   ├── ApprovalPending
+│   │   └── StepRejected
+│   ├── ReviewConflict
+│   │   ├── ApprovalExpired
+│   │   ├── NotPending
+│   │   └── SameReviewer
 │   ├── NoApprovalNeeded
-│   ├── SameReviewer
 │   └── SubscriptionDisabled
 ├── Denied                  the caller is not who it must be
 │   ├── Unauthenticated
@@ -76,16 +79,30 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 
-class CounterfoilError(Exception):
-    """Something was refused; ``code`` is stable, ``message`` is for people, ``details`` for programs."""
+class ClientError(Exception):
+    """Root of everything that a caller of an engine can catch: an error of the engine, or a missing answer."""
 
-    code: ClassVar[str]
+
+class CounterfoilError(ClientError):
+    """The engine refused a request; ``code`` is stable, ``message`` is for people, ``details`` for programs.
+
+    The engine raises it, and the client raises the same class for the answer. There, ``status`` is the HTTP status and
+    ``retry_after`` the seconds of the header; inside the engine both have no meaning.
+    """
+
+    code: str
     default_message: ClassVar[str] = ""
+    status: int = 0
+    retry_after: float | None = None
 
     def __init__(self, message: str = "", **details: Any) -> None:
         self.message = message or self.default_message
         self.details = details
         super().__init__(self.message)
+
+    def _text(self, name: str) -> str:
+        """A detail that is a text; empty: the answer does not have it."""
+        return str(self.details.get(name) or "")
 
     def body(self) -> dict[str, Any]:
         """The error as every answer shows it."""
@@ -165,6 +182,16 @@ class UnknownPolicy(Unknown):
     default_message = "no policy has this id"
 
 
+class UnknownSubscription(Unknown):
+    code = "UNKNOWN_SUBSCRIPTION"
+    default_message = "no subscription has this id"
+
+
+class UnknownDelivery(Unknown):
+    code = "UNKNOWN_DELIVERY"
+    default_message = "no such delivery: already delivered, or never existed"
+
+
 class UnknownRoute(Unknown):
     code = "NOT_FOUND"
     default_message = "no such path; GET /openapi.json lists all paths"
@@ -201,6 +228,11 @@ class InvalidSchedule(Invalid):
 class InvalidPolicy(Invalid):
     code = "INVALID_POLICY"
     default_message = "the policy is not valid"
+
+
+class InvalidSubscription(Invalid):
+    code = "INVALID_SUBSCRIPTION"
+    default_message = "the subscription is not valid"
 
 
 class UnreachableGoal(Invalid):
@@ -243,25 +275,71 @@ class WorkflowTerminal(Conflict):
     code = "WORKFLOW_TERMINAL"
     default_message = "the workflow has ended"
 
+    @property
+    def retry_context(self) -> dict[str, Any] | None:
+        """Of the step that was asked for; None: it was not asked for before the end."""
+        return self.details.get("retry_context")
 
-class IdempotencyKeyMismatch(Conflict):
+    @property
+    def same_input(self) -> bool:
+        """Whether ``retry_context`` belongs to the input of the request."""
+        return bool(self.details.get("same_input"))
+
+
+class StepConflict(Conflict):
+    """The request does not fit what is recorded of the step."""
+
+    @property
+    def workflow_id(self) -> str:
+        return self._text("workflow_id")
+
+    @property
+    def step_id(self) -> str:
+        return self._text("step_id")
+
+
+class IdempotencyKeyMismatch(StepConflict):
     """Not to be retried: either the key is wrong, or an earlier run used one that the caller no longer has."""
 
     code = "IDEMPOTENCY_KEY_MISMATCH"
     default_message = "idempotency_key does not match the key recorded on the step's first gate call"
+
+    @property
+    def expected_idempotency_key(self) -> str:
+        """Empty: the step has none."""
+        return self._text("expected_idempotency_key")
+
+    @property
+    def received_idempotency_key(self) -> str:
+        """Empty: the request has none."""
+        return self._text("received_idempotency_key")
 
 
 class IdempotencyKeyReused(Conflict):
     code = "IDEMPOTENCY_KEY_REUSED"
     default_message = "this idempotency_key has already created a workflow from a different body"
 
+    @property
+    def workflow_id(self) -> str:
+        return self._text("workflow_id")
 
-class IdempotencyKeyInUse(Conflict):
+
+class IdempotencyKeyInUse(StepConflict):
     code = "IDEMPOTENCY_KEY_IN_USE"
     default_message = "another workflow already uses this idempotency_key, which must be unique across workflows"
 
+    @property
+    def owner(self) -> dict[str, str]:
+        """The step that used the key first."""
+        return {"workflow_id": self.workflow_id, "step_id": self.step_id}
 
-class StepInputMismatch(Conflict):
+    @property
+    def completed(self) -> bool:
+        """Whether the owner has an output, which ``"on_duplicate": "replay"`` would return."""
+        return bool(self.details.get("completed"))
+
+
+class StepInputMismatch(StepConflict):
     code = "STEP_INPUT_MISMATCH"
     default_message = (
         "step_input or tool_context differs from that of the recorded decision; "
@@ -269,49 +347,98 @@ class StepInputMismatch(Conflict):
     )
 
 
-class StepInFlight(Conflict):
+class StepInFlight(StepConflict):
     code = "STEP_IN_FLIGHT"
     default_message = "another agent has claimed this step, and its lease has not expired"
 
+    @property
+    def lease_expires_at(self) -> str:
+        return self._text("lease_expires_at")
 
-class ClaimLost(Conflict):
+
+class ClaimLost(StepConflict):
     code = "CLAIM_LOST"
     default_message = "this holder's claim on the step has expired, or another holder has it"
 
 
-class StepNotAllowed(Conflict):
+class StepNotAllowed(StepConflict):
     code = "STEP_NOT_ALLOWED"
     default_message = "the gate did not allow this step, so there is nothing to complete"
 
+    @property
+    def decision(self) -> str:
+        return self._text("decision")
 
-class CompletionConflict(Conflict):
+    @property
+    def approval_id(self) -> str | None:
+        return self.details.get("approval_id")
+
+
+class CompletionConflict(StepConflict):
     code = "COMPLETION_CONFLICT"
     default_message = "another outcome of this step is already recorded, and the first one is final"
 
 
-class ApprovalHold(Conflict):
+class ApprovalHold(StepConflict):
     code = "APPROVAL_HOLD"
     default_message = "this step has a pending or rejected approval; re-evaluation cannot bypass it"
 
+    @property
+    def approval_id(self) -> str:
+        return self._text("approval_id")
 
-class ApprovalPending(Conflict):
+    @property
+    def approval_status(self) -> str:
+        return self._text("approval_status")
+
+
+class UnapprovedSteps(Conflict):
+    """Steps of the workflow have no approval."""
+
+    @property
+    def workflow_id(self) -> str:
+        return self._text("workflow_id")
+
+    @property
+    def steps(self) -> list[str]:
+        return list(self.details.get("steps") or [])
+
+
+class ApprovalPending(UnapprovedSteps):
     code = "APPROVAL_PENDING"
     default_message = "a step of this workflow waits for an approval"
 
 
-class ApprovalExpired(Conflict):
+class ReviewConflict(Conflict):
+    """A review that does not count."""
+
+    @property
+    def approval_id(self) -> str:
+        return self._text("approval_id")
+
+
+class ApprovalExpired(ReviewConflict):
     code = "APPROVAL_EXPIRED"
     default_message = "the approval expired before it was given"
 
+    @property
+    def expires_at(self) -> str:
+        return self._text("expires_at")
 
-class StepRejected(Conflict):
+
+class StepRejected(UnapprovedSteps):
     code = "STEP_REJECTED"
     default_message = "a step of this workflow was rejected"
 
 
-class NotPending(Conflict):
+class NotPending(ReviewConflict):
     code = "NOT_PENDING"
     default_message = "this approval has already been decided"
+
+    @property
+    def approval_status(self) -> str:
+        """How the approval was decided."""
+        return self._text("status")
 
 
 class NoApprovalNeeded(Conflict):
@@ -319,9 +446,14 @@ class NoApprovalNeeded(Conflict):
     default_message = "this step does not wait for an approval"
 
 
-class SameReviewer(Conflict):
+class SameReviewer(ReviewConflict):
     code = "SAME_REVIEWER"
     default_message = "this API key has already approved; the remaining approvals must come from other reviewers"
+
+
+class SubscriptionDisabled(Conflict):
+    code = "SUBSCRIPTION_DISABLED"
+    default_message = "this subscription is disabled; PUT it with enabled: true first"
 
 
 class Denied(CounterfoilError):
@@ -393,8 +525,6 @@ class InternalError(CounterfoilError):
 
 def error_types(root: type[CounterfoilError] = CounterfoilError) -> Iterator[type[CounterfoilError]]:
     """Every concrete error of the tree, for the reference and for the test that each has a status."""
-    import counterfoil.domain.subscription_errors  # noqa: F401, PLC0415 - a branch that grows elsewhere
-
     for child in root.__subclasses__():
         if "code" in vars(child):
             yield child

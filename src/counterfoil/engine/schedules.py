@@ -23,6 +23,7 @@ from counterfoil.engine.queries.documents import schedule_document
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.kinds.schedules import SCHEDULES
 from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.wire.schedules import ScheduleDocument
@@ -51,12 +52,12 @@ class PutSchedule:
 
     def decide(self, unit: UnitOfWork, now: int) -> tuple[Schedule, bool]:
         """The schedule, and whether it is new."""
-        found = unit.schedules.get(self.schedule_id)
+        found = unit.records(SCHEDULES).get(self.schedule_id)
         schedule = schedules.put(self.schedule_id, self.definition, found, now)
         if schedule is not found:
             if schedule.enabled or found is None or not schedules.same_flow(found.flow, schedule.flow):
                 plan_launch(unit, self.definition.flow.goals, self.definition.flow.init)
-            unit.schedules.put(self.schedule_id, schedule)
+            unit.records(SCHEDULES).put(self.schedule_id, schedule)
         return schedule, found is None
 
 
@@ -70,9 +71,9 @@ class DeleteSchedule:
         needs.schedules.add(self.schedule_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> None:
-        if unit.schedules.get(self.schedule_id) is None:
+        if unit.records(SCHEDULES).get(self.schedule_id) is None:
             raise UnknownSchedule
-        unit.schedules.put(self.schedule_id, None)
+        unit.records(SCHEDULES).put(self.schedule_id, None)
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,13 @@ class FireSchedule:
         needs.schedules.add(self.schedule_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> Firing | None:
-        schedule = unit.schedules.get(self.schedule_id)
+        schedule = unit.records(SCHEDULES).get(self.schedule_id)
         if schedule is None or schedule.next_at is None or schedule.next_at > now:
             return None
         try:
             due = schedules.due(schedule, now)
         except InvalidSchedule as fault:  # its next tick cannot be computed: it does not fire until it is put again
-            unit.schedules.put(self.schedule_id, schedules.refused(schedule, None, fault, now))
+            unit.records(SCHEDULES).put(self.schedule_id, schedules.refused(schedule, None, fault, now))
             return Firing(self.schedule_id, 1, fault)
         try:
             flow_ids = [self._start(unit, schedule, tick, now) for tick in due.ticks]
@@ -113,9 +114,9 @@ class FireSchedule:
         except Exception as error:  # noqa: BLE001 - told by _refusal
             unit.discard()  # all ticks ask for the same at the same moment: what one is refused, all are
             refusal = _refusal(self.schedule_id, error)
-            unit.schedules.put(self.schedule_id, schedules.refused(schedule, due.next_at, refusal, now))
+            unit.records(SCHEDULES).put(self.schedule_id, schedules.refused(schedule, due.next_at, refusal, now))
             return Firing(self.schedule_id, len(due.ticks), refusal)
-        unit.schedules.put(self.schedule_id, schedules.started(schedule, due, flow_ids))
+        unit.records(SCHEDULES).put(self.schedule_id, schedules.started(schedule, due, flow_ids))
         return Firing(self.schedule_id, len(due.ticks))
 
     def _start(self, unit: UnitOfWork, schedule: Schedule, tick: int, now: int) -> str:

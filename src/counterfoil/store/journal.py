@@ -14,7 +14,7 @@ from typing import Any
 
 from counterfoil.domain.journal.events import Event
 from counterfoil.domain.jsontext import dump_json, parse_json
-from counterfoil.store.kinds.rows import written
+from counterfoil.store.kinds.columns import written
 from counterfoil.store.protocol import Row
 
 MOST_EVENTS = 64

@@ -145,8 +145,8 @@ def watch_prunes(node: Node) -> list[int]:
     commit = node.engine.engine.commit
 
     def watch(unit: UnitOfWork, _: GroupCommit) -> None:
-        if unit.changes.pruned.ids:
-            sizes.append(len(unit.changes.pruned.ids))
+        if unit.changes.pruned_flows:
+            sizes.append(len(unit.changes.pruned_flows))
 
     commit._after_commit = (*commit._after_commit, watch)
     return sizes

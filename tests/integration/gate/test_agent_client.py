@@ -20,7 +20,7 @@ from counterfoil.client import (
     StepNotAllowedError,
     WorkflowTerminalError,
 )
-from counterfoil.client.gate_errors import (
+from counterfoil.client.errors import (
     ApprovalPendingError,
     InvalidPolicy,
     InvalidSubscription,

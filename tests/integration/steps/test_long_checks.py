@@ -22,7 +22,7 @@ from tests.rawhttp import post_bytes, raw_connection
 from tests.running import Connect, Node, StartNode
 from tests.wire import Api, Reply
 
-CPU_MS = 2_000
+CPU_MS = 1_000
 """Long enough that much else is done meanwhile, even on a busy machine."""
 OTHERS = 5
 

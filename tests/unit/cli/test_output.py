@@ -9,6 +9,7 @@ import pytest
 from counterfoil.cli.connection import json_object, json_pairs, pairs
 from counterfoil.cli.output import compact, error_text, failure, print_table, span, when
 from counterfoil.client import ApiError, ConnectionFailed
+from counterfoil.client.refusals import api_error
 
 NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
 
@@ -47,22 +48,26 @@ def test_errors_of_work_are_readable() -> None:
     assert error_text(None) == ""
 
 
+def answered(status: int, code: str, message: str, retry_after: float | None = None, **details: Any) -> ApiError:
+    return api_error(status, {"error": {"code": code, "message": message, "details": details}}, retry_after=retry_after)
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [
         (
-            ApiError(404, "UNKNOWN_FLOW", "no flow has this id"),
+            answered(404, "UNKNOWN_FLOW", "no flow has this id"),
             "UNKNOWN_FLOW: no flow has this id; `counterfoil flow list` lists the flows",
         ),
         (
-            ApiError(422, "INVALID_STEP", "not valid", {"errors": [{"place": "work.max_retries", "message": "-2"}]}),
+            answered(422, "INVALID_STEP", "not valid", errors=[{"place": "work.max_retries", "message": "-2"}]),
             "INVALID_STEP: not valid (work.max_retries: -2); correct the named fields and put the step again",
         ),
         (
-            ApiError(503, "UNAVAILABLE", "not now", retry_after=7),
+            answered(503, "UNAVAILABLE", "not now", retry_after=7),
             "UNAVAILABLE: not now; try again in 7 s",
         ),
-        (ApiError(400, "SOMETHING_NEW", "well"), "SOMETHING_NEW: well"),
+        (answered(400, "SOMETHING_NEW", "well"), "SOMETHING_NEW: well"),
         (ConnectionFailed("no engine answers at http://e"), "no engine answers at http://e"),
     ],
 )

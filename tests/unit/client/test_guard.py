@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from counterfoil.client import Backoff, Client, ConnectionFailed
-from counterfoil.client.errors import Unavailable
-from counterfoil.client.gate_errors import CompletionConflictError
+from counterfoil.client.errors import CompletionConflictError, Unavailable
 from tests.unit.canned_engine import CannedEngine, Reply, error
 
 GATE = "POST /api/v1/workflows/wf/steps/charge/gate"

@@ -130,5 +130,5 @@ def test_the_page_for_operators_has_every_invariant_of_the_doctor() -> None:
 
 def test_the_page_on_deployment_has_every_role() -> None:
     text = (ROOT / "docs" / "how-to" / "deploy.md").read_text("utf-8")
-    part = text[text.index("| role | may |") : text.index("The webhook takes no key")]
+    part = text[text.index("| role | may |") : text.index("The webhook needs no key")]
     assert tuple(_INLINE.findall(part)) == ROLES

@@ -15,6 +15,9 @@ from counterfoil.domain.steps.checks import NO_FINDINGS
 from counterfoil.domain.steps.register import Register
 from counterfoil.domain.work.decisions import acknowledge, fail, report
 from counterfoil.domain.work.results import StepResult
+from counterfoil.store.kinds.definitions import PLANS
+from counterfoil.store.kinds.flows import FLOWS, INPUTS
+from counterfoil.store.kinds.steps import STEPS
 from counterfoil.store.unit_of_work.read_set import NotLoaded
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.records import NOW, RETRY, flow_inputs, flow_record, step_run, step_version, work_item
@@ -29,15 +32,17 @@ class Story:
         self.versions = {step_id: step_version(step_id, **fields) for step_id in step_ids}
         self.unit = UnitOfWork({version.version: version for version in self.versions.values()})
         plan = make_plan(Register(1, self.versions.values()), step_ids, {})
-        self.unit.add_plan(plan)
-        self.unit.add_flow("flow", flow_record(open_steps=len(step_ids), plan=plan.plan_id if goals else None))
-        self.unit.add_inputs(flow_inputs())
+        self.unit.add(PLANS, plan)
+        self.unit.records(FLOWS).add(
+            "flow", flow_record(open_steps=len(step_ids), plan=plan.plan_id if goals else None)
+        )
+        self.unit.add(INPUTS, flow_inputs())
         for step_id, version in self.versions.items():
-            self.unit.add_step_run(step_run(step_id=step_id, version=version.version, goal=goals))
+            self.unit.add(STEPS, step_run(step_id=step_id, version=version.version, goal=goals))
             work_id = f"work-of-{step_id}"
-            self.unit.add_work(work_id, work_item(work_id=work_id, step_id=step_id, version=version.version))
+            self.unit.add_work(work_item(work_id=work_id, step_id=step_id, version=version.version))
         if knows_what_is_open:
-            self.unit.know_open(["flow"])
+            self.unit.complete.open_flows.update(["flow"])
 
     def report(self, step_id: str, result: StepResult) -> None:
         work = self.unit.work(f"work-of-{step_id}")
@@ -139,7 +144,7 @@ def test_a_flow_that_has_ended_stays_as_it_is() -> None:
 def test_a_step_that_has_ended_is_not_ended_again() -> None:
     story = Story("a", "b", goals=False)
     unit = story.unit
-    unit.add_work("second", work_item(work_id="second", step_id="a", version=story.versions["a"].version))
+    unit.add_work(work_item(work_id="second", step_id="a", version=story.versions["a"].version))
     story.then(fail(unit.work("work-of-a"), LATER, "X", "m", "response"))
     story.then(acknowledge(unit.work("second"), LATER, 200, None))
     assert story.told() == ["work_failed", "step_failed", "work_acknowledged"]
@@ -156,11 +161,11 @@ def test_settling_looks_at_what_was_touched_and_not_at_the_rest() -> None:
 def test_a_worker_is_told_of_the_cancellation_of_what_it_was_sent(attempt: int, calls: int) -> None:
     version = step_version(cancel_url="http://worker.test/cancel")
     unit = UnitOfWork({version.version: version})
-    unit.add_flow("flow", flow_record())
-    unit.add_step_run(step_run(step_id="a", version=version.version))
+    unit.records(FLOWS).add("flow", flow_record())
+    unit.add(STEPS, step_run(step_id="a", version=version.version))
     status = WorkStatus.ACTIVE if attempt else WorkStatus.PENDING
-    unit.add_work("work-a", work_item(status, work_id="work-a", step_id="a", version=version.version))
-    unit.know_open(["flow"])
+    unit.add_work(work_item(status, work_id="work-a", step_id="a", version=version.version))
+    unit.complete.open_flows.update(["flow"])
     end_early(unit, "flow", LATER, "cancelled", "the flow was cancelled", compensate=False)
     unit.keep()
     assert len(unit.changes.calls) == calls
@@ -187,6 +192,6 @@ def test_without_a_cancel_url_nobody_is_told() -> None:
 
 def test_ending_a_flow_without_open_steps_looks_at_nothing() -> None:
     unit = UnitOfWork({})
-    unit.add_flow("flow", flow_record(open_steps=0))
+    unit.records(FLOWS).add("flow", flow_record(open_steps=0))
     end_early(unit, "flow", LATER, "cancelled", "the flow was cancelled", compensate=False)
     assert unit.flow("flow").status is FlowStatus.CANCELLED

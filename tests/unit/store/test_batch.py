@@ -14,6 +14,8 @@ from counterfoil.domain.policies.controls import Controls
 from counterfoil.domain.steps.checks import CheckNeeded, ValueCheck
 from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.group_commit.batch import Batch, Command, ForEach
+from counterfoil.store.kinds.definitions import CURRENT
+from counterfoil.store.kinds.work import WORK
 from counterfoil.store.unit_of_work.read_set import Find, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing.simulator import StillClock
@@ -97,9 +99,9 @@ def test_what_several_missed_is_named_once_and_only_they_are_decided_again() -> 
     commands = [Note("a", look_at("x")), Note("b"), Note("c", look_at("x", "y"))]
     rig = Rig(*commands)
     assert rig.batch.decide() == ReadSet(steps={"x"})
-    rig.batch.unit.add_current("x", None)
+    rig.batch.unit.records(CURRENT).add("x", None)
     assert rig.batch.decide() == ReadSet(steps={"y"})
-    rig.batch.unit.add_current("y", None)
+    rig.batch.unit.records(CURRENT).add("y", None)
     assert rig.batch.decide() is None
     assert [command.decided for command in commands] == [2, 1, 3]
     assert rig.told == ["b", "a", "c"], "each is told once, in the order in which they were decided"
@@ -125,7 +127,7 @@ def test_a_batch_has_one_time() -> None:
     rig = Rig(Note("a", look_at("x")), Note("b"))
     rig.batch.decide()
     rig.clock.advance(5)
-    rig.batch.unit.add_current("x", None)
+    rig.batch.unit.records(CURRENT).add("x", None)
     rig.batch.decide()
     assert {event.at for event in rig.batch.unit.changes.events} == {NOW}
     assert rig.batch.unit.changes.at == NOW
@@ -177,7 +179,7 @@ def test_what_was_found_is_loaded_before_it_is_decided() -> None:
     assert expanded(rig, "x", "y") == ReadSet(work={"x", "y"})
     assert [note.decided for note in made] == [0, 0]
     for name in ("x", "y"):
-        rig.batch.unit.add_work(name, None)
+        rig.batch.unit.records(WORK).add(name, None)
     assert rig.batch.decide() is None
     assert rig.answer() == [[], "beside"], "unknown work is refused, each item for itself"
 
@@ -210,7 +212,7 @@ def test_what_an_item_misses_is_loaded_and_only_that_item_is_decided_again() -> 
     rig = Rig(ForEach(SEARCH, notes.__getitem__))
     expanded(rig, *notes)
     assert rig.batch.decide() == ReadSet(steps={"x"})
-    rig.batch.unit.add_current("x", None)
+    rig.batch.unit.records(CURRENT).add("x", None)
     assert rig.batch.decide() is None
     assert [note.decided for note in notes.values()] == [1, 2, 1]
     assert rig.answer() == [["x", "y", "z"]]
@@ -261,7 +263,7 @@ def test_a_batch_that_begins_again_knows_nothing_but_what_it_will_miss(missing: 
     assert rig.batch.unit is rig.units[1]
     assert not rig.batch.unit.changes.any()
     assert rig.batch.needs == ReadSet(steps={"x"}), "locked and loaded at the beginning, this time"
-    rig.batch.unit.add_current("x", None)
+    rig.batch.unit.records(CURRENT).add("x", None)
     assert rig.batch.decide() is None
     assert rig.told == ["a", "b"]
     assert rig.batch.unit.changes.at == NOW + 5, "another time as well"
@@ -272,7 +274,7 @@ def test_what_was_missed_in_every_attempt_is_remembered() -> None:
     rig = Rig(Note("a", look_at("x", "y")))
     rig.batch.decide()
     rig.batch.restart()
-    rig.batch.unit.add_current("x", None)
+    rig.batch.unit.records(CURRENT).add("x", None)
     assert rig.batch.decide() == ReadSet(steps={"y"})
     rig.batch.restart()
     assert rig.batch.needs == ReadSet(steps={"x", "y"})
@@ -283,7 +285,7 @@ def test_it_may_begin_again_when_it_was_decided_already(missing: list[Note]) -> 
     rig = Rig(*missing)
     for _ in range(3):
         rig.batch.restart()
-        rig.batch.unit.add_current("x", None)
+        rig.batch.unit.records(CURRENT).add("x", None)
         assert rig.batch.decide() is None
     assert rig.told == ["a", "b"]
     assert rig.answer() == ["a", "b", UnknownStep], "everybody is told once"

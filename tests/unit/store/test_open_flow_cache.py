@@ -9,6 +9,8 @@ import pytest
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.states import WorkStatus
 from counterfoil.store.cache.open_flows import CachedFlow, OpenFlowCache
+from counterfoil.store.kinds.flows import FLOWS
+from counterfoil.store.kinds.steps import STEPS
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.records import NOW, flow_record, step_run, work_item
@@ -18,11 +20,11 @@ def loaded(*names: str, items: int = 1) -> UnitOfWork:
     """A unit that has loaded flows of these names, each with a step and so many items."""
     unit = UnitOfWork({})
     for name in names:
-        unit.add_flow(name, flow_record(flow_id=name))
-        unit.add_step_run(step_run(flow_id=name, items=items, open_items=items))
+        unit.records(FLOWS).add(name, flow_record(flow_id=name))
+        unit.add(STEPS, step_run(flow_id=name, items=items, open_items=items))
         for number in range(items):
             work_id = f"{name}/{number}"
-            unit.add_work(work_id, work_item(work_id=work_id, flow_id=name, item=number))
+            unit.add_work(work_item(work_id=work_id, flow_id=name, item=number))
         unit.revisions[name] = 1
     return unit
 

@@ -6,6 +6,8 @@ import pytest
 
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.store.cache.open_flows import OpenFlowCache
+from counterfoil.store.kinds.flows import FLOWS
+from counterfoil.store.kinds.steps import STEPS
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from tests.store.records import NOW, flow_record, step_run, work_item
@@ -17,10 +19,10 @@ ITEMS = ("a/0", "a/1")
 def acknowledging(work_id: str, revision: int) -> UnitOfWork:
     """The unit of a batch that found the flow at this revision, and changes one of its items."""
     unit = UnitOfWork({})
-    unit.add_flow(FLOW, flow_record(flow_id=FLOW))
-    unit.add_step_run(step_run(flow_id=FLOW, items=2, open_items=2))
+    unit.records(FLOWS).add(FLOW, flow_record(flow_id=FLOW))
+    unit.add(STEPS, step_run(flow_id=FLOW, items=2, open_items=2))
     for number, item in enumerate(ITEMS):
-        unit.add_work(item, work_item(work_id=item, flow_id=FLOW, item=number))
+        unit.add_work(work_item(work_id=item, flow_id=FLOW, item=number))
     unit.revisions[FLOW] = revision
     work = unit.work(work_id)
     unit.record(Event(EventType.WORK_ACKNOWLEDGED, NOW, FLOW, work.step_id, work_id, 1))

@@ -13,12 +13,18 @@ from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.records import CancelCall, Work
 from counterfoil.domain.states import FlowStatus, IllegalMove, StepStatus, WorkStatus
 from counterfoil.domain.steps.register import Register
+from counterfoil.domain.work.capacity import NO_CAPACITY
 from counterfoil.domain.work.decisions import cancel, dispatch
 from counterfoil.store.cache.definitions import DefinitionCache
-from counterfoil.store.unit_of_work.capacity import NO_CAPACITY
-from counterfoil.store.unit_of_work.read_set import NotLoaded
+from counterfoil.store.kinds.columns import written
+from counterfoil.store.kinds.definitions import CURRENT
+from counterfoil.store.kinds.flows import FLOWS, INPUTS
+from counterfoil.store.kinds.steps import STEPS
+from counterfoil.store.kinds.work import ACTIVE, CALLS, WORK
+from counterfoil.store.unit_of_work.loading import fill
+from counterfoil.store.unit_of_work.read_set import NotLoaded, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
-from tests.store.records import NOW, flow_inputs, flow_record, step_run, step_version, work_item
+from tests.store.records import DEFAULTS, NOW, flow_inputs, flow_record, step_run, step_version, work_item
 
 LATER = NOW + 500
 VERSION = step_version()
@@ -29,14 +35,14 @@ CALL = CancelCall("call", "flow", "step", "work", "http://worker.test/cancel", {
 
 def loaded() -> UnitOfWork:
     unit = UnitOfWork({VERSION.version: VERSION})
-    unit.add_flow("flow", flow_record())
-    unit.add_step_run(step_run())
-    unit.add_work("work", work_item())
-    unit.add_inputs(flow_inputs())
-    unit.add_current("step", VERSION.version)
-    unit.add_call("call", CALL)
-    unit.add_active_count("step", 2)
-    unit.know_open(["flow"])
+    unit.records(FLOWS).add("flow", flow_record())
+    unit.add(STEPS, step_run())
+    unit.add_work(work_item())
+    unit.add(INPUTS, flow_inputs())
+    unit.records(CURRENT).add("step", VERSION.version)
+    unit.records(CALLS).add("call", CALL)
+    unit.records(ACTIVE).add("step", 2)
+    unit.complete.open_flows.update(["flow"])
     return unit
 
 
@@ -103,9 +109,9 @@ def test_what_was_loaded_is_seen() -> None:
 
 def test_what_is_known_not_to_be_there_is_refused() -> None:
     unit = UnitOfWork({})
-    unit.add_flow("f", None)
-    unit.add_work("w", None)
-    unit.add_current("s", None)
+    unit.records(FLOWS).add("f", None)
+    unit.records(WORK).add("w", None)
+    unit.records(CURRENT).add("s", None)
     assert (unit.find_flow("f"), unit.find_work("w"), unit.current_version("s")) == (None, None, None)
     with pytest.raises(UnknownFlow):
         unit.flow("f")
@@ -118,9 +124,9 @@ def test_what_is_loaded_again_does_not_replace_what_is_known() -> None:
     unit.record(cancel(unit.work("work"), LATER, "no"))
     unit.keep()
     for _ in range(2):
-        unit.add_work("work", work_item())
-        unit.add_step_run(step_run())
-        unit.add_flow("flow", flow_record())
+        unit.add_work(work_item())
+        unit.add(STEPS, step_run())
+        unit.records(FLOWS).add("flow", flow_record())
     assert unit.work("work").status is WorkStatus.CANCELLED
     assert unit.step_run("flow", "step").open_items == 0
 
@@ -146,7 +152,7 @@ def test_what_is_kept_is_written_and_seen_by_the_next() -> None:
     assert changes.steps[("flow", "step")].status is StepStatus.CANCELLED
     assert changes.flows["flow"].status is FlowStatus.CANCELLED
     assert [event.type for event in changes.events] == ["work_cancelled", "step_cancelled", "flow_cancelled"]
-    assert not changes.new.work
+    assert not changes.peek(WORK).new
     assert changes.any()
 
 
@@ -188,7 +194,7 @@ def test_what_is_discarded_leaves_what_was_kept_before_it() -> None:
 
 def test_what_was_known_not_to_be_there_is_so_again() -> None:
     unit = loaded()
-    unit.add_flow("new", None)
+    unit.records(FLOWS).add("new", None)
     start_flow(unit)
     unit.discard()
     assert unit.find_flow("new") is None
@@ -197,9 +203,9 @@ def test_what_was_known_not_to_be_there_is_so_again() -> None:
 def test_the_originals_are_never_touched() -> None:
     original = work_item()
     unit = UnitOfWork({})
-    unit.add_flow("flow", flow_record())
-    unit.add_step_run(step_run())
-    unit.add_work("work", original)
+    unit.records(FLOWS).add("flow", flow_record())
+    unit.add(STEPS, step_run())
+    unit.add_work(original)
     unit.record(cancel(unit.work("work"), LATER, "no"))
     unit.keep()
     assert original == work_item()
@@ -224,8 +230,9 @@ def test_a_flow_that_begins_here_is_known_whole() -> None:
     assert unit.inputs("new") == flow_inputs("new")
     assert [step.step_id for step in unit.steps_of("new")] == ["step"]
     assert [work.work_id for work in unit.work_of_step("new", "step")] == ["work-of-new"]
-    new = unit.changes.new
-    assert (new.flows, new.steps, new.work) == ({"new"}, {("new", "step")}, {"work-of-new"})
+    assert unit.changes.peek(FLOWS).new == {"new"}
+    assert unit.changes.peek(STEPS).new == {("new", "step")}
+    assert unit.changes.peek(WORK).new == {"work-of-new"}
 
 
 def test_what_is_made_and_changed_in_one_batch_is_inserted_as_it_became() -> None:
@@ -236,7 +243,7 @@ def test_what_is_made_and_changed_in_one_batch_is_inserted_as_it_became() -> Non
     unit.record(cancel(unit.work("work-of-new"), LATER, "no"))
     unit.keep()
     assert unit.changes.work["work-of-new"].status is WorkStatus.CANCELLED
-    assert "work-of-new" in unit.changes.new.work
+    assert "work-of-new" in unit.changes.peek(WORK).new
 
 
 def test_a_step_is_registered_and_taken_out_again() -> None:
@@ -316,7 +323,8 @@ def test_a_flow_that_was_not_planned_has_a_plan_with_nothing_in_it() -> None:
 
 def test_a_plan_that_is_loaded_is_known_from_then_on() -> None:
     known = DefinitionCache()
-    UnitOfWork(known).add_plan(PLAN)
+    rows = {"load_plans": [(PLAN.plan_id, written(PLAN.stored()))]}
+    fill(UnitOfWork(known), ReadSet(plans={PLAN.plan_id}), rows, DEFAULTS)
     assert UnitOfWork(known).plan_of(flow_record(plan=PLAN.plan_id)) == PLAN
 
 
@@ -328,12 +336,12 @@ def test_what_undoes_a_step_follows_from_the_step() -> None:
 
 def test_outputs_are_those_of_the_draft_or_those_that_were_loaded() -> None:
     unit = loaded()
-    unit.add_step_run(step_run(StepStatus.COMPLETED, step_id="done"))
+    unit.add(STEPS, step_run(StepStatus.COMPLETED, step_id="done"))
     with pytest.raises(NotLoaded, match="flow_steps flow\ndone"):
         unit.outputs("flow", "done")
     unit.add_outputs("flow", "done", {"a": 1})
     assert unit.outputs("flow", "done") == {"a": 1}
-    unit.add_step_run(step_run(StepStatus.COMPLETED, step_id="empty"))
+    unit.add(STEPS, step_run(StepStatus.COMPLETED, step_id="empty"))
     unit.add_outputs("flow", "empty", None)
     assert unit.outputs("flow", "empty") == {}
     unit.record(cancel(unit.work("work"), LATER, "no"))
@@ -357,7 +365,7 @@ def test_items_that_wait_are_looked_for_in_groups_and_passed_over_when_they_were
     with pytest.raises(NotLoaded, match="work w002, w003, w004"):
         next(unit.waiting_items(step))
     for work in (waiting(2), waiting(3, due_at=NOW), waiting(4)):
-        unit.add_work(work.work_id, work)
+        unit.add_work(work)
     items = unit.waiting_items(step)
     assert [next(items).item, next(items).item] == [2, 4]
     with pytest.raises(NotLoaded) as caught:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.domain.subscription_errors import UnknownSubscription
+from counterfoil.domain.errors import UnknownSubscription
 from counterfoil.domain.subscriptions.definitions import Delivery
 from counterfoil.domain.work.receipts import Receipts
 from counterfoil.engine.flows.prune import Prune
@@ -15,6 +15,7 @@ from counterfoil.engine.subscriptions.deliveries import ClaimDelivery, RecordDel
 from counterfoil.engine.subscriptions.messages import Outcome
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.store.group_commit.batch import Batch
+from counterfoil.store.kinds.subscriptions import DELIVERIES
 from counterfoil.testing.simulator import Simulator, answered
 from counterfoil.transport.signing import Signer, Verifier
 from tests.by_hand import break_it
@@ -35,7 +36,7 @@ async def test_what_is_due_to_nobody_is_forgotten(simulator: Simulator) -> None:
         def needs(self, needs: Any) -> None: ...
 
         def decide(self, unit: Any, now: int) -> None:
-            unit.deliveries.put(orphan.delivery_id, orphan)
+            unit.records(DELIVERIES).put(orphan.delivery_id, orphan)
 
     await commit.submit(Put())
     assert await simulator.next_due(SweepName.DELIVERIES) is not None

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from counterfoil.domain.errors import InvalidSubscription
 from counterfoil.domain.journal.event_types import EventType
 from counterfoil.domain.policies.controls import Controls
-from counterfoil.domain.subscription_errors import InvalidSubscription
 from counterfoil.domain.subscriptions.definitions import NAME_OF, NAMES, Subscription, SubscriptionDefinition, names_of
 from counterfoil.server.requests import validate
 

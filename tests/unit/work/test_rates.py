@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from counterfoil.domain.steps.definitions import DAY_MS, RateLimit, WorkDefaults
 from counterfoil.domain.work.rates import SentTimes
-from counterfoil.store.unit_of_work.rates import Rates, put_sent, read_sent
+from counterfoil.store.kinds.rates import RATES, read_sent, sent_row
 from counterfoil.store.unit_of_work.read_set import NotLoaded
+from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 NOW = 1_800_000_000_000
 LIMIT = RateLimit(count=3, per_ms=1_000)
@@ -96,42 +97,46 @@ def test_in_no_window_are_more_than_allowed_and_none_waits_in_vain(
 # ------------------------------------------------------------------------------------------------ in a batch
 
 
+def counting(times: SentTimes) -> UnitOfWork:
+    unit = UnitOfWork({})
+    unit.records(RATES).add("step", times)
+    return unit
+
+
 def test_what_is_refused_has_used_up_nothing() -> None:
-    rates, changed = Rates(), dict[str, SentTimes]()
-    rates.add("step", sent(0))
-    rates.count("step", LIMIT, NOW + 1)
-    assert rates.of("step").times == (NOW, NOW + 1), "a command sees what it did itself"
-    rates.discard()
-    assert rates.of("step").times == (NOW,)
-    rates.keep(changed)
-    assert changed == {}
+    unit = counting(sent(0))
+    unit.count_sent("step", LIMIT, NOW + 1)
+    assert unit.sent_times("step").times == (NOW, NOW + 1), "a command sees what it did itself"
+    unit.discard()
+    assert unit.sent_times("step").times == (NOW,)
+    unit.keep()
+    assert not unit.changes.any()
 
 
 def test_what_is_kept_counts_for_the_next_command() -> None:
-    rates, changed = Rates(), dict[str, SentTimes]()
-    rates.add("step", SentTimes())
+    unit = counting(SentTimes())
     for at in (0, 1):
-        rates.count("step", LIMIT, NOW + at)
-        rates.keep(changed)
-        rates.discard()
-    assert rates.of("step") == changed["step"] == sent(0, 1)
+        unit.count_sent("step", LIMIT, NOW + at)
+        unit.keep()
+        unit.discard()
+    assert unit.sent_times("step") == unit.changes.peek(RATES)["step"] == sent(0, 1)
 
 
 def test_what_was_not_loaded_is_missed() -> None:
     with pytest.raises(NotLoaded) as missed:
-        Rates().of("step")
+        UnitOfWork({}).sent_times("step")
     assert missed.value.wanted == {("rates", "step")}
 
 
 @pytest.mark.parametrize("times", [(), (0,), (0, 0, 5, 1_000)])
 def test_rows_say_the_same(times: tuple[int, ...]) -> None:
-    [row] = put_sent({"step": sent(*times, limit=RateLimit(count=9, per_ms=1))})
+    row = sent_row("step", sent(*times, limit=RateLimit(count=9, per_ms=1)))
     assert read_sent(row) == ("step", sent(*times, limit=RateLimit(count=9, per_ms=1)))
 
 
 def test_rows_are_compact() -> None:
     times = sent(*(number * 8_000 for number in range(10_000)), limit=RateLimit(count=10_000, per_ms=DAY_MS))
-    [(_, most, text)] = put_sent({"step": times})
+    _, most, text = sent_row("step", times)
     assert (most, len(times.times)) == (10_000, 10_000)
     assert len(text) < 60_000
 

@@ -24,6 +24,7 @@ from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps.checks import Findings, Inspection
 from counterfoil.domain.steps.definitions import DEEPEST_FLOW
 from counterfoil.domain.work.decisions import cancel, fail, work_event
+from counterfoil.domain.work.dispatching import dispatch_at_once
 
 
 def start_step(view: FlowView, step: StepRun, now: int) -> list[str]:
@@ -179,7 +180,7 @@ def send(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str
     """Let a new item begin: by a dispatch if there is room, or as a flow of its own, which is then returned."""
     if version.definition.kind == "flow" and work.undoes is None:
         return _delegate(view, work, version, now)
-    view.dispatch_at_once(work, version, now)
+    dispatch_at_once(view, work, version, now)
     return []
 
 

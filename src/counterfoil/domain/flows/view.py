@@ -22,6 +22,7 @@ from counterfoil.domain.records import (
 )
 from counterfoil.domain.steps.checks import Findings
 from counterfoil.domain.steps.register import Register
+from counterfoil.domain.work.capacity import Capacity
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class FlowView(Protocol):
     """
 
     rules: FlowRules
+    capacity: Capacity
+    node_id: str
+    """The node that decides, and so sends what is claimed."""
 
     @property
     def findings(self) -> Findings:
@@ -91,6 +95,3 @@ class FlowView(Protocol):
     def record(self, event: Event) -> None: ...
     def start_with(self, inputs: FlowInputs, plan: Plan) -> None: ...
     def call_later(self, call: CancelCall) -> None: ...
-    def dispatch_at_once(self, work: Work, step: StepVersion, now: int) -> None:
-        """Claim new work for this node if there is room and nobody waits before it; otherwise the sweep will."""
-        ...

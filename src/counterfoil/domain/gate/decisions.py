@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.domain.approvals.decisions import Question, ask_people
+from counterfoil.domain.approvals.asking import Question, ask_people
 from counterfoil.domain.errors import (
     ApprovalHold,
     IdempotencyKeyMismatch,

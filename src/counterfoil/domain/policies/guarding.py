@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.domain.approvals.decisions import Question, ask_people
+from counterfoil.domain.approvals.asking import Question, ask_people
 from counterfoil.domain.canonical import digest
 from counterfoil.domain.flows.requests import arguments_for
 from counterfoil.domain.flows.view import FlowView

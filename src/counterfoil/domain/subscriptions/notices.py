@@ -63,7 +63,7 @@ class Notice:
 
 
 def notices_of(
-    events: Iterable[Event], approvals: Mapping[str, Approval], wanted: Container[str] = NAMES
+    events: Iterable[Event], approvals: Mapping[str, Approval | None], wanted: Container[str] = NAMES
 ) -> Iterator[Notice]:
     """What there is to tell of a batch: its events, and the approvals that these made void.
 
@@ -74,7 +74,7 @@ def notices_of(
         if name in wanted and event.journaled:
             yield Notice(name, event.at, event.flow_id, event.step_id, partial(_told, event, approvals))
     for approval in approvals.values() if VOID in wanted else ():
-        if approval.status is ApprovalStatus.VOID:
+        if approval is not None and approval.status is ApprovalStatus.VOID:
             data = partial(_of_approval, approval, "void")
             yield Notice(VOID, approval.decided_at or 0, approval.flow_id, approval.step_id, data)
 
@@ -116,17 +116,32 @@ def delivery(notice: Notice, subscription_id: str, delivery_id: str, now: int) -
     )
 
 
+def deliveries_of(
+    events: Iterable[Event],
+    approvals: Mapping[str, Approval | None],
+    audience: Audience,
+    labels: Mapping[str, Mapping[str, str]],
+    new_id: Callable[[], str],
+    now: int,
+) -> Iterator[Delivery]:
+    """What subscribers are told of a batch: a delivery for each notice and each subscription that it fits."""
+    for notice, subscription in addressed(notices_of(events, approvals, audience), audience, labels):
+        yield delivery(notice, subscription.subscription_id, f"msg_{new_id()}", now)
+
+
 def trial(subscription_id: str, delivery_id: str, now: int) -> Delivery:
     """A message that tells of nothing."""
     notice = Notice(TEST, now, "", None, lambda: {"subscription_id": subscription_id})
     return delivery(notice, subscription_id, delivery_id, now)
 
 
-def _told(event: Event, approvals: Mapping[str, Approval]) -> dict[str, Any]:
+def _told(event: Event, approvals: Mapping[str, Approval | None]) -> dict[str, Any]:
     if event.type is EventType.APPROVAL_REQUESTED:
         return _requested(event)
     if event.type in APPROVAL_STATUS_OF or event.type is EventType.APPROVAL_REVIEWED:
-        return _reviewed(event, approvals[event.data["approval_id"]])
+        approval = approvals[event.data["approval_id"]]
+        assert approval is not None, "approvals are never removed by a batch that decides on them"
+        return _reviewed(event, approval)
     told = _ids(event)
     told.update((name, _readable(name, event.data[name])) for name in FACTS if name in event.data)
     if "error" in event.data:

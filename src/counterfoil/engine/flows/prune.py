@@ -29,10 +29,10 @@ class Prune:
         flow = unit.find_flow(self.flow_id)
         if flow is None or flow.status not in FINAL_FLOWS or flow.finished_at is None:
             return False
-        if flow.finished_at > self.cutoff or unit.pruning.is_changed(self.flow_id, unit.changes):
+        if flow.finished_at > self.cutoff or unit.changes.changes_flow(self.flow_id):
             return False
         if self.payloads:
-            unit.pruning.empty(self.flow_id)
+            unit.prune(self.flow_id, None)
         else:
-            unit.pruning.take_out(self.flow_id, parse_json(self.labels) if self.labels else {})
+            unit.prune(self.flow_id, parse_json(self.labels) if self.labels else {})
         return True

@@ -11,6 +11,7 @@ from counterfoil.domain.policies.controls import KeptPolicy
 from counterfoil.domain.policies.definitions import PolicyDefinition
 from counterfoil.domain.policies.policy_set import Policy, PolicySet, Ruling, Subject
 from counterfoil.domain.policies.trials import PolicyTrial, RecordedCall
+from counterfoil.store.kinds.policies import POLICIES
 from counterfoil.store.unit_of_work.read_set import ReadSet, step_key
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 
@@ -29,7 +30,7 @@ class PutPolicy:
 
     def decide(self, unit: UnitOfWork, now: int) -> tuple[KeptPolicy, bool]:
         """The policy, and whether it is new."""
-        found = unit.kept_policies.get(self.policy_id)
+        found = unit.records(POLICIES).get(self.policy_id)
         if found is not None and found.definition == self.definition and found.source == self.source:
             return found, False
         version, created_at = (1, now) if found is None else (found.version + 1, found.created_at)
@@ -49,7 +50,7 @@ class DeletePolicy:
         needs.policies.add(self.policy_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> None:
-        found = unit.kept_policies.get(self.policy_id)
+        found = unit.records(POLICIES).get(self.policy_id)
         if found is None or found.definition is None:
             raise UnknownPolicy
         version = found.version + 1

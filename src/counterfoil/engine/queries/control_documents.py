@@ -13,7 +13,7 @@ from counterfoil.domain.records import Approval, Gate
 from counterfoil.domain.states import FlowStatus, WorkStatus
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.engine.queries.documents import fragment
-from counterfoil.store.kinds.rows import read_gate
+from counterfoil.store.kinds.gates import read_gate
 from counterfoil.store.protocol import Row
 from counterfoil.wire.approvals import ApprovalFields, ReviewDocument, StepReviewed
 from counterfoil.wire.gate import ClaimDocument, RetryContext

@@ -20,7 +20,8 @@ from counterfoil.engine.queries.control_documents import (
 )
 from counterfoil.engine.queries.documents import event_document
 from counterfoil.engine.queries.reading import Listed, converted, not_a_cursor, numeric_cursor, read, read_list
-from counterfoil.store.kinds.rows import read_approval, read_policy
+from counterfoil.store.kinds.approvals import read_approval
+from counterfoil.store.kinds.policies import read_policy
 from counterfoil.store.protocol import Store
 from counterfoil.wire.approvals import (
     ApprovalDocument,

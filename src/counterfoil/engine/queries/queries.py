@@ -44,7 +44,7 @@ from counterfoil.engine.queries.reading import (
     read_list,
     read_page,
 )
-from counterfoil.store.kinds.rows import read_schedule
+from counterfoil.store.kinds.schedules import read_schedule
 from counterfoil.store.protocol import Row, Store
 from counterfoil.wire.flows import FlowDocument, FlowResult, FlowsPage, FlowSummary, StepInFlow
 from counterfoil.wire.journal import EventsPage

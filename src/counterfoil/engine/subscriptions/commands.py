@@ -9,10 +9,11 @@ from __future__ import annotations
 from base64 import b64encode
 from dataclasses import dataclass, replace
 
-from counterfoil.domain.subscription_errors import SubscriptionDisabled, UnknownDelivery, UnknownSubscription
+from counterfoil.domain.errors import SubscriptionDisabled, UnknownDelivery, UnknownSubscription
 from counterfoil.domain.subscriptions.definitions import Delivery, Subscription, SubscriptionDefinition
 from counterfoil.domain.subscriptions.notices import trial
 from counterfoil.domain.work.receipts import Receipts
+from counterfoil.store.kinds.subscriptions import DELIVERIES, SUBSCRIPTIONS
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 
@@ -34,12 +35,12 @@ class PutSubscription:
 
     def decide(self, unit: UnitOfWork, now: int) -> tuple[Subscription, bool]:
         """The subscription, and whether it is new."""
-        found = unit.subscriptions.get(self.subscription_id)
+        found = unit.records(SUBSCRIPTIONS).get(self.subscription_id)
         if found is not None and found.definition == self.definition:
             return found, False
         created_at = now if found is None else found.created_at
         subscription = Subscription(self.subscription_id, self.definition, None, created_at, now)
-        unit.subscriptions.put(self.subscription_id, subscription)
+        unit.records(SUBSCRIPTIONS).put(self.subscription_id, subscription)
         return subscription, found is None
 
 
@@ -54,12 +55,14 @@ class DisableSubscription:
         needs.subscriptions.add(self.subscription_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> bool:
-        found = unit.subscriptions.get(self.subscription_id)
+        found = unit.records(SUBSCRIPTIONS).get(self.subscription_id)
         if found is None or not found.definition.enabled or found.definition.url != self.url:
             return False
         definition = found.definition.model_copy(update={"enabled": False})
         note = "disabled by the engine: the subscriber answered 410 Gone"
-        unit.subscriptions.put(self.subscription_id, replace(found, definition=definition, note=note, updated_at=now))
+        unit.records(SUBSCRIPTIONS).put(
+            self.subscription_id, replace(found, definition=definition, note=note, updated_at=now)
+        )
         return True
 
 
@@ -74,7 +77,7 @@ class DeleteSubscription:
 
     def decide(self, unit: UnitOfWork, now: int) -> None:
         _known(unit, self.subscription_id)
-        unit.subscriptions.put(self.subscription_id, None)
+        unit.records(SUBSCRIPTIONS).put(self.subscription_id, None)
 
 
 @dataclass(slots=True)
@@ -89,7 +92,7 @@ class SendTest:
     def decide(self, unit: UnitOfWork, now: int) -> Delivery:
         _enabled(unit, self.subscription_id)
         delivery = trial(self.subscription_id, f"msg_{unit.new_id()}", now)
-        unit.deliveries.put(delivery.delivery_id, delivery)
+        unit.records(DELIVERIES).put(delivery.delivery_id, delivery)
         return delivery
 
 
@@ -111,12 +114,12 @@ class Redeliver:
             raise UnknownDelivery
         attempt = 0 if found.due_at is None else found.attempt
         delivery = replace(found, attempt=attempt, due_at=now)
-        unit.deliveries.put(self.delivery_id, delivery)
+        unit.records(DELIVERIES).put(self.delivery_id, delivery)
         return delivery
 
 
 def _known(unit: UnitOfWork, subscription_id: str) -> Subscription:
-    found = unit.subscriptions.get(subscription_id)
+    found = unit.records(SUBSCRIPTIONS).get(subscription_id)
     if found is None:
         raise UnknownSubscription
     return found

@@ -23,6 +23,7 @@ from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.kinds.subscriptions import DELIVERIES
 from counterfoil.store.unit_of_work.read_set import Find, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.transport.exhaustion import Shortage
@@ -56,13 +57,15 @@ class ClaimDelivery:
             return None
         subscription = unit.controls().subscriptions.get(delivery.subscription_id)
         if subscription is None:  # it was deleted while this was being written
-            unit.deliveries.put(self.delivery_id, None)
+            unit.records(DELIVERIES).put(self.delivery_id, None)
             return None
         if not subscription.definition.enabled:
-            unit.deliveries.put(self.delivery_id, replace(delivery, due_at=None, note="the subscription is disabled"))
+            unit.records(DELIVERIES).put(
+                self.delivery_id, replace(delivery, due_at=None, note="the subscription is disabled")
+            )
             return None
         claimed = replace(delivery, due_at=now + self.for_ms)
-        unit.deliveries.put(self.delivery_id, claimed)
+        unit.records(DELIVERIES).put(self.delivery_id, claimed)
         return claimed, subscription.definition.url
 
 
@@ -86,12 +89,12 @@ class RecordDelivery:
         if delivery is None:
             return
         if self.outcome.word == "delivered" or delivery.subscription_id not in unit.controls().subscriptions:
-            unit.deliveries.put(self.delivery_id, None)
+            unit.records(DELIVERIES).put(self.delivery_id, None)
         elif delivery.due_at == self.until:
             retry_at, note = self.outcome.retry_at, self.outcome.note
             attempt = delivery.attempt + int(self.outcome.sent)
             tried = replace(delivery, attempt=attempt, due_at=retry_at, note=note)
-            unit.deliveries.put(self.delivery_id, tried)
+            unit.records(DELIVERIES).put(self.delivery_id, tried)
 
 
 class Notifier:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-from counterfoil.domain.subscription_errors import UnknownSubscription
+from counterfoil.domain.errors import UnknownSubscription
 from counterfoil.domain.subscriptions.definitions import (
     SUBSCRIPTION_ID_PATTERN,
     Delivery,
@@ -25,7 +25,7 @@ from counterfoil.engine.subscriptions.commands import (
     secrets_of,
 )
 from counterfoil.store.group_commit.commit import GroupCommit
-from counterfoil.store.kinds.rows import read_subscription
+from counterfoil.store.kinds.subscriptions import read_subscription
 from counterfoil.store.protocol import Store
 from counterfoil.wire.subscriptions import (
     DeliveriesPage,

@@ -35,7 +35,7 @@ class ClaimDue:
         if limit is not None and unit.active_count(work.step_id) >= limit:
             unit.capacity.note_full(work.lane)
             return False
-        if rate is not None and (until := unit.rates.of(work.step_id).rests_until(rate, now)) is not None:
+        if rate is not None and (until := unit.sent_times(work.step_id).rests_until(rate, now)) is not None:
             unit.capacity.note_rest(work.lane, work.version, until)
             return False
         if not may_be_sent(unit, work, step, now):
@@ -46,6 +46,6 @@ class ClaimDue:
         if limit is not None:
             unit.count_active(work.step_id)
         if rate is not None:
-            unit.rates.count(work.step_id, rate, now)
+            unit.count_sent(work.step_id, rate, now)
         unit.record(dispatch(work, step, unit.node_id, now))
         return True

@@ -6,12 +6,14 @@ import re
 
 from aiohttp import web
 
-from counterfoil.domain.errors import InvalidInput, PayloadTooLarge, UnsupportedMediaType
-from counterfoil.domain.subscription_errors import (
+from counterfoil.domain.errors import (
+    InvalidInput,
     InvalidSubscription,
+    PayloadTooLarge,
     SubscriptionDisabled,
     UnknownDelivery,
     UnknownSubscription,
+    UnsupportedMediaType,
 )
 from counterfoil.domain.subscriptions.definitions import SUBSCRIPTION_ID_PATTERN, SubscriptionDefinition
 from counterfoil.domain.urls import MASKED_FAULT, is_masked

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.records import Flow, StepRun, Work
 from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK
+from counterfoil.store.kinds.steps import STEPS
+from counterfoil.store.kinds.work import WORK
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 
@@ -125,11 +127,11 @@ class OpenFlowCache:
             touched[flow_id] = known
         if not touched:  # all of them have ended
             return
-        for (flow_id, _), step in changes.steps.items():
-            if flow_id in touched:
+        for (flow_id, _), step in changes.peek(STEPS).items():
+            if step is not None and flow_id in touched:
                 touched[flow_id].learn_step(step)
-        for work in changes.work.values():
-            if work.flow_id in touched:
+        for work in changes.peek(WORK).values():
+            if work is not None and work.flow_id in touched:
                 touched[work.flow_id].learn_work(work, unit)
         self._put_back(touched)
 

@@ -12,7 +12,11 @@ from counterfoil.domain.records import StepVersion
 from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
 from counterfoil.store.doctor.rules import Finding, FlowRecords, check_flow
 from counterfoil.store.journal import parse_entry
-from counterfoil.store.kinds.rows import read_approval, read_flow, read_gate, read_outputs, read_step, read_work
+from counterfoil.store.kinds.approvals import read_approval
+from counterfoil.store.kinds.flows import read_flow
+from counterfoil.store.kinds.gates import read_gate
+from counterfoil.store.kinds.steps import read_outputs, read_step
+from counterfoil.store.kinds.work import read_work
 
 T = TypeVar("T")
 Rows = Iterable[Any]

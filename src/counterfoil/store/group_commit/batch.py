@@ -15,7 +15,10 @@ import structlog
 
 from counterfoil.domain.errors import CounterfoilError, InternalError, Unavailable
 from counterfoil.domain.steps.checks import CheckNeeded
+from counterfoil.domain.subscriptions.notices import deliveries_of, filtered_by_labels, notices_of
 from counterfoil.domain.time import Clock
+from counterfoil.store.kinds.approvals import APPROVALS
+from counterfoil.store.kinds.subscriptions import DELIVERIES
 from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 
@@ -139,17 +142,25 @@ class Batch:
         self._undecided = again
         if not again and not self._tell(missed):
             return None
-        self._looked_for.update((kind, key) for kind, keys in vars(missed).items() for key in keys)
+        self._looked_for.update(missed.items())
         return missed
 
     def _tell(self, missed: ReadSet) -> bool:
         """Note what subscribers are told of what was decided; True: some labels are missed first, which is noted."""
-        unseen = {flow_id for flow_id in self.unit.unlabelled() if ("inputs", flow_id) not in self._looked_for}
+        unit, changes = self.unit, self.unit.changes
+        audience = unit.audience()
+        if not audience:
+            return False
+        events, approvals, labels = changes.events, changes.peek(APPROVALS), unit.labels()
+        needed = filtered_by_labels(notices_of(events, approvals, audience), audience) - labels.keys()
+        unseen = {flow_id for flow_id in needed if ("inputs", flow_id) not in self._looked_for}
         if unseen:
-            missed.inputs |= unseen
-            self._missed.inputs |= unseen
+            missed.inputs.update(unseen)
+            self._missed.inputs.update(unseen)
             return True
-        self.unit.tell()
+        for delivery in deliveries_of(events, approvals, audience, labels, unit.new_id, changes.at):
+            unit.records(DELIVERIES).put(delivery.delivery_id, delivery)
+        unit.keep()
         return False
 
     def _decide(self, index: int, now: int, missed: ReadSet) -> bool:
@@ -160,8 +171,8 @@ class Batch:
         except NotLoaded as missing:
             unit.discard()
             unseen = missing.wanted - self._looked_for
-            for kind, key in unseen:
-                getattr(missed, kind).add(key)
+            for load, key in unseen:
+                missed.add(load, key)
             if unseen:
                 return False
             # it is not there: looking again would never end

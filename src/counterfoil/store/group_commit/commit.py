@@ -39,6 +39,8 @@ from counterfoil.domain.time import Clock
 from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.group_commit.batch import Batch, Command, Entry, ReadOnlyCommand, Resolve, answer_all
 from counterfoil.store.group_commit.batch_sizes import BatchSizer
+from counterfoil.store.kinds.definitions import PLANS
+from counterfoil.store.kinds.policies import changes_controls
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 Answer = TypeVar("Answer")
@@ -395,8 +397,8 @@ class GroupCommit:
             resolve(Unavailable("too many values are waiting to be checked; retry later"))
 
     def _follow_up(self, unit: UnitOfWork, commands: int) -> None:
-        self._known.learn_plans(unit.changes.plans.values())
-        if unit.changes.changes_controls:
+        self._known.learn_plans(plan for plan in unit.changes.peek(PLANS).values() if plan is not None)
+        if changes_controls(unit.changes):
             unit.forget_controls()
         if not unit.changes.any():
             return

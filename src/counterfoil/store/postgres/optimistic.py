@@ -27,21 +27,20 @@ from counterfoil.domain.journal.events import EventType
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.group_commit.batch import Batch
-from counterfoil.store.kinds.loading import LOADS, fill
-from counterfoil.store.kinds.writing import Write, writes_of
+from counterfoil.store.kinds.declared import KINDS
+from counterfoil.store.kinds.kind import Write
+from counterfoil.store.kinds.work import JOINED_COLUMNS
 from counterfoil.store.postgres.connection import AGAIN, FAULTS, Connection, is_answer
+from counterfoil.store.postgres.locking import BeginAgain
 from counterfoil.store.postgres.statements import QUERIES, pack_keys, packed, proving
-from counterfoil.store.postgres.transaction import TRANSACTION_SECONDS, BeginAgain, Mark, Unanswered
+from counterfoil.store.postgres.transaction import TRANSACTION_SECONDS, Mark, Unanswered
+from counterfoil.store.unit_of_work.loading import fill
 from counterfoil.store.unit_of_work.read_set import ReadSet, flow_of
 from counterfoil.store.unit_of_work.unit import UnitOfWork
+from counterfoil.store.unit_of_work.writing import writes_of
 
-KINDS = frozenset({"work", "steps", "registers"})
-"""Kinds that can be read without a lock: the write proves what was read of work, and the register is never locked to be
-read."""
-LATER_KINDS = KINDS | {"flow_steps", "inputs", "plans", "versions"}
-"""What may be missed on the way: steps of flows whose revision was seen before, and what never changes."""
-FLOW_ID, REVISION = 1, -1
-"""Columns of ``load_work``."""
+FLOW_ID, REVISION = JOINED_COLUMNS.index("flow_id"), len(JOINED_COLUMNS)
+"""Columns of ``load_work``; the revision comes behind those of the records."""
 LOCKING = frozenset({"move_flows", "update_flows"})
 """What takes the locks of flows, and so comes first."""
 MOST_READS = 4
@@ -52,7 +51,8 @@ async def decide_unlocked(connection: Connection, batch: Batch, memory: OpenFlow
     """Whether the batch is decided, in a way that its write will prove right."""
     unit = batch.unit
     missed: ReadSet | None = batch.needs
-    if not batch.needs.are_only(KINDS) or batch.needs.are_only(()):  # who needs nothing wants to see a transaction
+    # A command that needs nothing wants to see a transaction.
+    if not batch.needs.are_only(KINDS.unlocked) or batch.needs.are_only(()):
         return False
     remembered: set[str] = set()
     for _ in range(MOST_READS):
@@ -67,7 +67,8 @@ async def decide_unlocked(connection: Connection, batch: Batch, memory: OpenFlow
             if _can_be_proved(unit, remembered):
                 return True
             break
-        if not missed.are_only(LATER_KINDS) or not unit.revisions.keys() >= set(map(flow_of, missed.flow_steps)):
+        steps_of = set(map(flow_of, missed.flow_steps))
+        if not missed.are_only(KINDS.unlocked_later) or not unit.revisions.keys() >= steps_of:
             break
     memory.take_out(remembered)
     batch.restart()  # somebody missed something, or was told something that no write would prove
@@ -83,7 +84,7 @@ def _can_be_proved(unit: UnitOfWork, remembered: set[str]) -> bool:
         changed >= remembered
         and not changed.isdisjoint(unit.revisions)
         and (not (journaled := changes.journaled()) or not journaled.isdisjoint(unit.revisions))  # see _mark
-        and not (changes.current or changes.plans or changes.changes_controls)
+        and changes.is_optimistic
     )
 
 
@@ -92,10 +93,10 @@ async def _read(connection: Connection, unit: UnitOfWork, needs: ReadSet, defaul
     if needs.are_only(()):
         return True
     loaded: dict[str, list[Any]] = {}
-    for query, keys_of in LOADS.items():
-        if keys := keys_of(needs):
-            text = packed(QUERIES[query])
-            loaded[query] = await connection.fetch(text, pack_keys(keys), timeout=TRANSACTION_SECONDS)
+    for load, keys in needs.loads():
+        if load.query is not None:
+            text = packed(QUERIES[load.query])
+            loaded[load.query] = await connection.fetch(text, pack_keys(keys), timeout=TRANSACTION_SECONDS)
     revisions = {row[FLOW_ID]: row[REVISION] for row in loaded.get("load_work", ())}
     for flow_id in unit.revisions.keys() & revisions.keys():
         if unit.revisions[flow_id] != revisions[flow_id]:

@@ -296,11 +296,11 @@ SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING;
 
 -- name: insert_flows
 INSERT INTO flows (
-    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives, created_at, plan
+    flow_id, status, created_at, open_steps, error, finished_at, plan, parent, deadline_at, compensation, redrives
 )
 SELECT * FROM unnest(
-    $1::text[], $2::text[], $3::integer[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], $8::text[],
-    $9::integer[], $10::bigint[], $11::text[]
+    $1::text[], $2::text[], $3::bigint[], $4::integer[], $5::text[], $6::bigint[], $7::text[], $8::text[],
+    $9::bigint[], $10::text[], $11::integer[]
 )
 RETURNING flow_id, status, ordinal;
 
@@ -362,11 +362,11 @@ INSERT INTO flow_labels (label, flow_id) SELECT * FROM unnest($1::text[], $2::te
 
 -- name: insert_steps
 INSERT INTO flow_steps (
-    flow_id, step_id, version, goal, status, items, open_items, failed_items, started_at, finished_at, error, ready_at,
+    flow_id, step_id, version, status, goal, items, open_items, failed_items, started_at, finished_at, error, ready_at,
     due_at, released, waiting_items, redrives, outputs
 )
 SELECT * FROM unnest(
-    $1::text[], $2::text[], $3::text[], $4::boolean[], $5::text[], $6::integer[], $7::integer[], $8::integer[],
+    $1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::integer[], $7::integer[], $8::integer[],
     $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::bigint[], $14::integer[], $15::integer[],
     $16::integer[], $17::text[]
 );
@@ -423,7 +423,7 @@ WHERE flow_steps.flow_id = ANY(ARRAY[change.flow_id]) AND flow_steps.step_id = c
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
     deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at,
-    child_flow_id, arguments, redrive_of, undoes
+    arguments, redrive_of, undoes, child_flow_id
 )
 SELECT * FROM unnest(
     $1::text[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::integer[], $8::text[], $9::text[],

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from counterfoil.store.kinds.writing import Write
+from counterfoil.store.kinds.kind import Write
 from counterfoil.store.queries import load_queries
 
 PACKAGE = "counterfoil.store.postgres"
 QUERIES = load_queries(PACKAGE)
 COORDINATION = load_queries(PACKAGE, "coordination.sql")
 """Queries that only a store of several nodes needs."""
-_WRITES = {**QUERIES, **COORDINATION}
+_WRITES = ChainMap(QUERIES, COORDINATION)
 
 SEPARATOR = "\x1f"
 ABSENT = "\x1e"

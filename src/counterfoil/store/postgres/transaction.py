@@ -26,18 +26,15 @@ from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.group_commit.commit import GuardRefused, StoreFailure
-from counterfoil.store.kinds.loading import KEYS, LOADS, fill, need_more
-from counterfoil.store.kinds.writing import Row, writes_of
+from counterfoil.store.kinds.columns import Row
+from counterfoil.store.kinds.definitions import CURRENT
+from counterfoil.store.kinds.policies import changes_controls
 from counterfoil.store.postgres.connection import AGAIN, FAULTS, LOCK_MS, Connection
-from counterfoil.store.postgres.statements import (
-    COORDINATION,
-    QUERIES,
-    combined,
-    pack_keys,
-    packed,
-    with_parameters,
-)
+from counterfoil.store.postgres.locking import BeginAgain, fetch, take_locks
+from counterfoil.store.postgres.statements import COORDINATION, QUERIES, combined, with_parameters
+from counterfoil.store.unit_of_work.loading import fill, need_more, searches_for_work
 from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.writing import writes_of
 
 TRANSACTION_SECONDS = 10.0
 """A transaction that takes longer than this, or whose commit does, is given up, though the server be there: those whose
@@ -45,10 +42,6 @@ commands are in it wait. A server that is lost is noticed before (store/postgres
 IDLE_MS = 3_000
 """How long a transaction may stand still before the server ends it: a node that was stopped in the middle of one must
 not keep the others waiting for its locks. Its batch is tried again when it goes on."""
-
-
-class BeginAgain(Exception):
-    """Another node was in the way: nothing was written, and the batch may be tried again at once."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ async def execute(
             if not batch.unit.changes.any():
                 await connection.execute("ROLLBACK")
                 return
-            taken = memory.take_out(batch.unit.changes.touched() | batch.unit.changes.pruned.ids)
+            taken = memory.take_out(batch.unit.changes.touched() | batch.unit.changes.pruned_flows)
             mark = await _write(connection, batch)
     except AGAIN as error:
         await _roll_back(connection)
@@ -114,83 +107,40 @@ async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults, 
     first = True
     locked = batch.unit.revisions
     while missed is not None:
-        locked.update(await _lock(connection, missed, wait=first))
+        locked.update(await take_locks(connection, missed, wait=first))
         for find in missed.finds:
             text, parameters = with_parameters(find.query, dict(find.parameters))
             batch.unit.add_found(find, [tuple(row) for row in await connection.fetch(text, *parameters)])
         missed = memory.recall(batch.unit, missed, locked)
         loaded = await _load(connection, missed)
-        if not locked.keys() >= _flows_of(loaded):
+        if not locked.keys() >= _flows_of(missed, loaded):
             raise BeginAgain("a flow began after its lock was looked for: what is seen of it may change at any moment")
         fill(batch.unit, missed, loaded, defaults)
         missed = batch.decide()
         first = False
 
 
-async def _lock(connection: Connection, needs: ReadSet, *, wait: bool) -> dict[str, int]:
-    """Take the locks; returns the flows that there are, with their revisions."""
-    flows, locked = needs.changing_flows(), dict[str, int]()
-    if flows or needs.work:
-        text = COORDINATION["lock_flows"]
-        rows = await _fetch(connection, text if wait else f"{text} NOWAIT", flows, needs.work)
-        locked = {row[0]: row[1] for row in rows}
-    if needs.calls:
-        text = COORDINATION["lock_calls"]
-        await _fetch(connection, text if wait else f"{text} NOWAIT", needs.calls)
-    if needs.deliveries:
-        text = COORDINATION["lock_deliveries"]
-        await _fetch(connection, text if wait else f"{text} NOWAIT", needs.deliveries)
-    if needs.schedules:
-        await _lock_schedules(connection, needs.schedules, wait=wait)
-    if counted := needs.active_counts | needs.rates:
-        rows = await _fetch(connection, COORDINATION["lock_steps" if wait else "try_lock_steps"], counted)
-        if not wait and not rows[0][0]:
-            raise BeginAgain("another node is claiming capacity of the same step")
-    if needs.keys:
-        rows = await _fetch(connection, COORDINATION["lock_keys" if wait else "try_lock_keys"], needs.keys)
-        if not wait and not rows[0][0]:
-            raise BeginAgain("another node is assigning the same idempotency key")
-    return locked
-
-
-async def _lock_schedules(connection: Connection, wanted: set[str], *, wait: bool) -> None:
-    """The locks of the schedules that there are, and the right to make the others."""
-    text = COORDINATION["lock_schedules"]
-    there = await _fetch(connection, text if wait else f"{text} NOWAIT", wanted)
-    if len(there) == len(wanted):
-        return
-    free = await connection.fetchval(COORDINATION["lock_new_schedules" if wait else "try_lock_new_schedules"])
-    if not wait and not free:
-        raise BeginAgain("another node is creating schedules")
-    if len(await _fetch(connection, QUERIES["load_schedules"], wanted)) != len(there):
-        raise BeginAgain("a schedule was made after its lock was looked for")
-
-
 async def _load(connection: Connection, needs: ReadSet) -> dict[str, list[Any]]:
     """Everything that the batch asked for, by query."""
     found: list[str] = []
-    for query, keys_of in KEYS.items():
-        if keys := keys_of(needs):
-            found += [row[0] for row in await _fetch(connection, QUERIES[query], keys)]
+    for query, keys in searches_for_work(needs):
+        found += [row[0] for row in await fetch(connection, QUERIES[query], keys)]
     need_more(needs, found)
-    loaded: dict[str, list[Any]] = {}
-    for query, keys_of in LOADS.items():
-        if keys := keys_of(needs):
-            loaded[query] = await _fetch(connection, QUERIES[query], keys)
-    return loaded
+    return {
+        load.query: await fetch(connection, QUERIES[load.query], keys)
+        for load, keys in needs.loads()
+        if load.query is not None
+    }
 
 
-def _flows_of(loaded: dict[str, list[Any]]) -> set[str]:
+def _flows_of(needs: ReadSet, loaded: dict[str, list[Any]]) -> set[str]:
     """The flows of which something that changes was loaded."""
-    found = {row[1] for row in loaded.get("load_work", ())}
-    found.update(row[1] for row in loaded.get("load_approvals", ()))
-    for query in ("load_flows", "load_steps", "load_whole_steps", "load_gates"):
-        found.update(row[0] for row in loaded.get(query, ()))
+    found: set[str] = set()
+    for load, _ in needs.loads():
+        if load.query is not None and load.flow_column is not None:
+            place = load.columns.index(load.flow_column)
+            found.update(row[place] for row in loaded[load.query])
     return found
-
-
-async def _fetch(connection: Connection, text: str, *keys: set[str]) -> list[Any]:
-    return list(await connection.fetch(packed(text), *(pack_keys(each) for each in keys)))
 
 
 async def _write(connection: Connection, batch: Batch) -> Mark | None:
@@ -200,9 +150,9 @@ async def _write(connection: Connection, batch: Batch) -> Mark | None:
         alive = await connection.fetch(COORDINATION["check_leases"], [batch.unit.node_id])
         if not alive:
             raise LeaseLost("this node's lease has expired: it claims nothing until it holds a new one")
-    if changes.current:
+    if changes.peek(CURRENT):
         await connection.fetch(COORDINATION["lock_register"])
-    if changes.changes_controls:
+    if changes_controls(changes):
         _check_controls(batch, await connection.fetchval(COORDINATION["lock_controls"]))
     writes = list(writes_of(changes, batch.unit.revisions))
     text, parameters = combined(writes)

@@ -21,9 +21,10 @@ from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.group_commit.commit import CommitUnknown, GuardRefused, StoreFailure
 from counterfoil.store.postgres.connection import FAULTS, Connection, explain, is_answer
+from counterfoil.store.postgres.locking import BeginAgain
 from counterfoil.store.postgres.optimistic import decide_unlocked, write_decided
 from counterfoil.store.postgres.statements import COORDINATION
-from counterfoil.store.postgres.transaction import BeginAgain, LeaseLost, Mark, Unanswered, begin_statement, execute
+from counterfoil.store.postgres.transaction import LeaseLost, Mark, Unanswered, begin_statement, execute
 from counterfoil.store.postgres.watchdog import Watchdog
 
 TRIES = 20

@@ -299,7 +299,7 @@ SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL ON CONFLICT DO NOTHING;
 
 -- name: insert_flows
 INSERT INTO flows (
-    flow_id, status, open_steps, error, finished_at, deadline_at, compensation, parent, redrives, created_at, plan
+    flow_id, status, created_at, open_steps, error, finished_at, plan, parent, deadline_at, compensation, redrives
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
@@ -348,7 +348,7 @@ SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 
 -- name: insert_steps
 INSERT INTO flow_steps (
-    flow_id, step_id, version, goal, status, items, open_items, failed_items, started_at, finished_at, error, ready_at,
+    flow_id, step_id, version, status, goal, items, open_items, failed_items, started_at, finished_at, error, ready_at,
     due_at, released, waiting_items, redrives, outputs
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
@@ -406,7 +406,7 @@ WHERE flow_steps.flow_id = change.flow_id AND flow_steps.step_id = change.step_i
 INSERT INTO work (
     work_id, flow_id, step_id, item, version, status, attempt, idempotency_key, lane, created_at, due_at,
     deadline_at, owner, first_sent_at, sent_at, acknowledged_at, progress, message, hold, result, error, recorded_at,
-    child_flow_id, arguments, redrive_of, undoes
+    arguments, redrive_of, undoes, child_flow_id
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL;
 

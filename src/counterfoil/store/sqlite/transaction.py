@@ -20,10 +20,11 @@ from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.store.cache.open_flows import OpenFlowCache
 from counterfoil.store.group_commit.batch import Batch
 from counterfoil.store.group_commit.commit import GuardRefused
-from counterfoil.store.kinds.loading import KEYS, LOADS, fill, need_more
-from counterfoil.store.kinds.writing import Write, writes_of
+from counterfoil.store.kinds.kind import Write
 from counterfoil.store.queries import load_queries
+from counterfoil.store.unit_of_work.loading import fill, need_more, searches_for_work
 from counterfoil.store.unit_of_work.read_set import ReadSet
+from counterfoil.store.unit_of_work.writing import writes_of
 
 QUERIES = load_queries("counterfoil.store.sqlite")
 MOST_ROWS = 64
@@ -48,7 +49,7 @@ def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults
             missed = batch.decide()
         changes = batch.unit.changes
         if changes.any():
-            taken = memory.take_out(changes.touched() | changes.pruned.ids)
+            taken = memory.take_out(changes.touched() | changes.pruned_flows)
             _write(connection, (statement for write in writes_of(changes) for statement in _bulk(write)))
             memory.learn(batch.unit, taken)
         else:
@@ -82,8 +83,8 @@ def _read(connection: sqlite3.Connection, needs: ReadSet) -> dict[str, list[Any]
         found: list[Any] = orjson.loads(connection.execute(QUERIES[query], parameters).fetchall()[0][0])
         return found
 
-    need_more(needs, [key for query, keys_of in KEYS.items() if (keys := keys_of(needs)) for key in load(query, keys)])
-    return {query: load(query, keys) for query, keys_of in LOADS.items() if (keys := keys_of(needs))}
+    need_more(needs, [key for query, keys in searches_for_work(needs) for key in load(query, keys)])
+    return {each.query: load(each.query, keys) for each, keys in needs.loads() if each.query is not None}
 
 
 def _write(connection: sqlite3.Connection, statements: Iterable[Statement]) -> None:

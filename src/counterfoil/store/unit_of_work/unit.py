@@ -1,46 +1,68 @@
-"""The unit of one batch: what was loaded, and what its commands have changed so far.
+"""The unit of work of one batch: what was loaded, and what its commands have changed so far.
 
 Commands of one batch are decided one after the other against the same unit, so that the second of two reports on one
-receipt sees the first. Each command works on drafts, which stand in the place of the records that it changes: ``keep``
-leaves them there, ``discard`` puts the records back, which is how one bad command never spoils its neighbours.
+receipt sees the first. A command changes records in their place: ``keep`` makes that part of what the batch writes,
+``discard`` puts back what was there before, which is how one refused command never spoils the others.
 
 A decision that looks at something not loaded raises ``NotLoaded``; the batch then loads everything that was missed at
 once and decides that command again. Decisions are pure, so deciding twice is safe.
+
+Which kinds of records there are is declared in store/kinds. What this class adds to ``Records`` is how decisions see
+them (domain/flows/view.py, domain/journal/events.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from uuid_utils import uuid7
 
-from counterfoil.domain.errors import UnknownFlow, UnknownWork
+from counterfoil.domain.errors import UnknownApproval, UnknownFlow, UnknownWork
 from counterfoil.domain.flows.planning import NO_PLAN, Plan
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.gate.cooperative import COOPERATIVE_PLAN
 from counterfoil.domain.journal.events import APPLY, Event
-from counterfoil.domain.policies.guarding import may_be_sent
+from counterfoil.domain.policies.controls import Controls, KeptPolicy
+from counterfoil.domain.policies.policy_set import PolicySet
 from counterfoil.domain.records import (
     COOPERATIVE,
     UNDOING,
+    Approval,
     CancelCall,
     Flow,
     FlowInputs,
+    Gate,
+    KeyOwner,
     StepRun,
     StepVersion,
     Work,
 )
 from counterfoil.domain.states import FINAL_WORK, OPEN_STEPS, WorkStatus
+from counterfoil.domain.steps.checks import Findings
+from counterfoil.domain.steps.definitions import RateLimit
 from counterfoil.domain.steps.register import Register
-from counterfoil.domain.subscriptions.notices import addressed, delivery, filtered_by_labels, notices_of
-from counterfoil.domain.work.decisions import dispatch
+from counterfoil.domain.subscriptions.definitions import Audience, Delivery
+from counterfoil.domain.work.capacity import NO_CAPACITY, Capacity
+from counterfoil.domain.work.rates import SentTimes
 from counterfoil.store.cache.definitions import DefinitionCache
-from counterfoil.store.unit_of_work.capacity import NO_CAPACITY, Capacity
-from counterfoil.store.unit_of_work.changes import Drafted, Touched
-from counterfoil.store.unit_of_work.guarded import Guarded
-from counterfoil.store.unit_of_work.pruning import Pruning
-from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, missing, step_key
+from counterfoil.store.kinds.approvals import APPROVALS
+from counterfoil.store.kinds.definitions import CURRENT, PLANS, VERSIONS
+from counterfoil.store.kinds.flows import FLOWS, INPUTS, PRUNED, PrunedFlow
+from counterfoil.store.kinds.gates import GATES, KEYS
+from counterfoil.store.kinds.kind import Kind
+from counterfoil.store.kinds.policies import POLICIES, POLICY_VERSIONS
+from counterfoil.store.kinds.rates import RATES
+from counterfoil.store.kinds.steps import STEPS
+from counterfoil.store.kinds.subscriptions import DELIVERIES, SUBSCRIPTIONS
+from counterfoil.store.kinds.work import ACTIVE, CALLS, WORK
+from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet, missing, step_key
+from counterfoil.store.unit_of_work.records import Records
+
+Key = TypeVar("Key")
+R = TypeVar("R")
 
 RELEASED_TOGETHER = 64
 """Waiting items are looked up in groups of so many: the commands of a batch release from the same ones."""
@@ -51,52 +73,173 @@ def new_id() -> str:
     return uuid7().hex
 
 
-class UnitOfWork(Guarded):
-    """Loaded records, drafts of the present command, and everything that the batch will write."""
+@dataclass(slots=True)
+class Completeness:
+    """Of what it is known that all of it was loaded."""
 
-    def __init__(self, known: DefinitionCache | dict[str, StepVersion]) -> None:
-        super().__init__(known if isinstance(known, DefinitionCache) else DefinitionCache(known))
-        self._draft = Drafted()
-        self._pruned = self.changes.pruned.ids
-        self._touched_flows = Touched(self._flows)
-        self._touched_steps = Touched(self._steps)
-        self._touched_work = Touched(self._work)
+    open_flows: set[str] = field(default_factory=set)
+    """Flows with all their open work and open steps."""
+    whole_flows: set[str] = field(default_factory=set)
+    """Flows with all their steps."""
+    step_work: set[str] = field(default_factory=set)
+    """Steps in flows with all items that they ever had, by ``step_key``."""
+
+
+class UnitOfWork:
+    """Loaded records, what the present command changes, and everything that the batch will write."""
+
+    def __init__(self, definitions: DefinitionCache | dict[str, StepVersion]) -> None:
+        if not isinstance(definitions, DefinitionCache):
+            definitions = DefinitionCache(definitions)
+        self.definitions = definitions
+        self.changes = Changes()
+        self._records: dict[Kind[Any, Any], Records[Any, Any]] = {}
+        self._changed: list[Records[Any, Any]] = []
+        """The kinds that the present command has changed."""
+        self._events: list[Event] = []
+        """What the present command has recorded."""
+        self._flows = self.records(FLOWS)
+        self._steps = self.records(STEPS)
+        self._work = self.records(WORK)
+        self._inputs = self.records(INPUTS)
+        self._pruned = self.records(PRUNED).current
+        self._work_of: dict[str, dict[str, None]] = {}
+        """Ids of work by flow. Some may be of work that a refused command has made."""
+        self._outputs: dict[tuple[str, str], dict[str, Any]] = {}
+        self._found: dict[Find, list[tuple[Any, ...]]] = {}
+        self.complete = Completeness()
+        self.revisions: dict[str, int] = {}
+        """How often each loaded flow had changed, on a store that several nodes write to."""
+        self._register: Register | None = None
+        self._controls: Controls | None = definitions.controls
+        """As they were when the batch began: it decides by the same ones from the first command to the last."""
+        self.findings: Findings = definitions.findings
         self.capacity: Capacity = NO_CAPACITY
         self.rules = FlowRules()
         self.new_id: Callable[[], str] = new_id
-        self.pruning = Pruning()
         self.node_id = ""
         """The node that decides, and so sends what is claimed here."""
+
+    # Records -----------------------------------------------------------------------------------------------------
+
+    def records(self, kind: Kind[Key, R]) -> Records[Key, R]:
+        """The records of a kind."""
+        records = self._records.get(kind)
+        if records is None:
+            records = self._records[kind] = Records(kind, self._changed)
+        return records
+
+    def keep(self) -> None:
+        """The command was decided: what it changed is part of what the batch writes."""
+        changes = self.changes
+        if self._events:
+            changes.events += self._events
+            self._events.clear()
+        for records in self._changed:
+            records.keep(changes)
+        self._changed.clear()
+
+    def discard(self) -> None:
+        """The command was refused: nothing of it remains."""
+        self._events.clear()
+        for records in self._changed:
+            records.discard()
+        self._changed.clear()
+
+    def record(self, event: Event) -> None:
+        """Apply an event to the records that it concerns and note it for the journal."""
+        if event.flow_id in self._pruned:
+            raise UnknownFlow
+        APPLY[event.type](event, self)
+        self._events.append(event)
+
+    # Loading -----------------------------------------------------------------------------------------------------
+
+    def add(self, kind: Kind[Any, R], record: R) -> None:
+        """A record as it was loaded."""
+        assert kind.key is not None
+        self.records(kind).add(kind.key(record), record)
+
+    def add_work(self, work: Work) -> None:
+        work_id = work.work_id
+        if self._work.peek(work_id) is None:
+            self._work.add(work_id, work)
+            self._work_of.setdefault(work.flow_id, {})[work_id] = None
+
+    def add_whole(self, work: Work, step: StepRun, flow: Flow, revision: int) -> None:
+        """A work item with its step and flow, as they are at this revision."""
+        flow_id = work.flow_id
+        self.add_work(work)
+        self._steps.add((flow_id, work.step_id), step)
+        self._flows.add(flow_id, flow)
+        self.revisions[flow_id] = revision
+
+    def add_outputs(self, flow_id: str, step_id: str, outputs: dict[str, Any] | None) -> None:
+        self._outputs.setdefault((flow_id, step_id), outputs or {})
+
+    def add_found(self, find: Find, rows: list[tuple[Any, ...]]) -> None:
+        self._found.setdefault(find, rows)
+
+    def add_register(self, revision: int, versions: Iterable[str] | None) -> None:
+        """The register is at this revision, and has these steps; None: it is the one that was known.
+
+        If another batch has seen a newer one in the meantime, that is what will be asked for.
+        """
+        known = self.definitions
+        if versions is not None:
+            self._register = Register(revision, (known.versions[version] for version in versions))
+            if revision > known.register.revision:
+                known.register = self._register
+        elif known.register.revision == revision:
+            self._register = known.register
+
+    def want_controls(self, needs: ReadSet) -> None:
+        """Every batch knows the policies and subscriptions: a batch that has not seen them writes nothing."""
+        if self._controls is None:
+            needs.controls.add("-1")
+
+    @property
+    def controls_revision(self) -> int:
+        """The revision that this batch has seen."""
+        return -1 if self._controls is None else self._controls.revision
+
+    def add_controls(self, controls: Controls) -> None:
+        """Policies and subscriptions as they are now, if the batch has not seen them before."""
+        if self._controls is None:
+            self._controls = controls
+        if controls.revision > self.definitions.controls_revision:
+            self.definitions.controls = controls
+
+    def forget_controls(self) -> None:
+        """They have changed since this batch saw them: the next one looks again."""
+        if self.definitions.controls_revision <= self.controls_revision:
+            self.definitions.controls = None
 
     # Looking -----------------------------------------------------------------------------------------------------
 
     def find_flow(self, flow_id: str) -> Flow | None:
-        try:
-            return self._flows[flow_id]
-        except KeyError:
-            raise NotLoaded("flows", flow_id) from None
+        return self._flows.get(flow_id)
 
     def flow(self, flow_id: str) -> Flow:
-        flow = self._flows.get(flow_id) or self.find_flow(flow_id)
+        flow = self._flows.get(flow_id)
         if flow is None:
             raise UnknownFlow
         return flow
 
     def known_flow(self, flow_id: str) -> Flow | None:
         """The flow as the batch leaves it, if it was loaded at all."""
-        return self._flows.get(flow_id)
+        return self._flows.peek(flow_id)
 
     def step_run(self, flow_id: str, step_id: str) -> StepRun:
-        try:
-            return self._steps[flow_id, step_id]
-        except KeyError:
-            raise NotLoaded("flow_steps", step_key(flow_id, step_id)) from None
+        step = self._steps.get((flow_id, step_id))
+        assert step is not None, "no step of a flow is ever removed"
+        return step
 
     def want_steps(self, flow_id: str, step_ids: Iterable[str]) -> None:
-        steps = self._steps
+        steps = self._steps.current
         lacking = (step_id for step_id in step_ids if (flow_id, step_id) not in steps)
-        # Whoever looks at steps may begin one, with what the flow was started with.
-        also = () if flow_id in self._inputs or flow_id in self._draft.inputs else [("inputs", flow_id)]
+        # A decision that looks at steps may begin one, with what the flow was started with.
+        also = () if flow_id in self._inputs else [("inputs", flow_id)]
         missing("flow_steps", (step_key(flow_id, step_id) for step_id in lacking), also)
 
     def outputs(self, flow_id: str, step_id: str) -> dict[str, Any]:
@@ -109,53 +252,47 @@ class UnitOfWork(Guarded):
             raise NotLoaded("flow_steps", step_key(flow_id, step_id)) from None
 
     def steps_of(self, flow_id: str) -> list[StepRun]:
-        if flow_id not in self._whole_known:
+        if flow_id not in self.complete.whole_flows:
             raise NotLoaded("whole_flows", flow_id)
         return [step for step in self._steps.values() if step.flow_id == flow_id]
 
     def open_steps(self, flow_id: str) -> list[StepRun]:
-        if flow_id not in self._open_known:
+        if flow_id not in self.complete.open_flows:
             raise NotLoaded("open_flows", flow_id)
         return [step for step in self._steps.values() if step.flow_id == flow_id and step.status in OPEN_STEPS]
 
     def find_work(self, work_id: str) -> Work | None:
-        try:
-            return self._work[work_id]
-        except KeyError:
-            raise NotLoaded("work", work_id) from None
+        return self._work.get(work_id)
 
     def work(self, work_id: str) -> Work:
-        work = self._work.get(work_id) or self.find_work(work_id)
+        work = self._work.get(work_id)
         if work is None:
             raise UnknownWork
         return work
 
     def touched_work(self, flow_id: str) -> list[Work]:
-        work_of_batch = self._work
+        current = self._work.current
         return [
-            work
-            for work_id in self._touched_work.before
-            if (work := work_of_batch[work_id]) is not None and work.flow_id == flow_id
+            work for work_id in self._work.before if (work := current[work_id]) is not None and work.flow_id == flow_id
         ]
 
     def open_work(self, flow_id: str) -> list[Work]:
-        if flow_id not in self._open_known:
+        if flow_id not in self.complete.open_flows:
             raise NotLoaded("open_flows", flow_id)
         return [item for item in self._known_work(flow_id) if item.status not in FINAL_WORK]
 
     def work_of_step(self, flow_id: str, step_id: str) -> list[Work]:
-        if step_key(flow_id, step_id) not in self._step_work_known and not self._begins_here(flow_id):
+        if step_key(flow_id, step_id) not in self.complete.step_work and not self._begins_here(flow_id):
             raise NotLoaded("step_work", step_key(flow_id, step_id))
         items = [work for work in self._known_work(flow_id) if work.step_id == step_id]
         return sorted(items, key=lambda work: (work.created_at, work.work_id))
 
     def _begins_here(self, flow_id: str) -> bool:
-        return flow_id in self.changes.new.flows or flow_id in self._draft.new.flows
+        return flow_id in self.changes.peek(FLOWS).new or self._flows.is_new(flow_id)
 
     def _known_work(self, flow_id: str) -> list[Work]:
-        ids = dict.fromkeys(self._work_of.get(flow_id, ()))
-        ids.update((work.work_id, None) for work in self.touched_work(flow_id))
-        return [self.work(work_id) for work_id in ids]
+        current = self._work.current
+        return [work for work_id in self._work_of.get(flow_id, ()) if (work := current.get(work_id)) is not None]
 
     def waiting_items(self, step: StepRun) -> Iterator[Work]:
         """Items of a step that are not released yet, in their order."""
@@ -176,45 +313,42 @@ class UnitOfWork(Guarded):
         return [self.work(work_id) for work_id in ids]
 
     def inputs(self, flow_id: str) -> FlowInputs:
-        found = self._draft.inputs.get(flow_id) or self._inputs.get(flow_id)
-        if found is None:
-            raise NotLoaded("inputs", flow_id)
+        found = self._inputs.get(flow_id)
+        assert found is not None, "what a flow was started with is only removed with the flow"
         return found
+
+    def labels(self) -> dict[str, dict[str, str]]:
+        """The labels of flows, as far as they were loaded."""
+        return {inputs.flow_id: inputs.labels for inputs in self._inputs.values()}
 
     def plan_of(self, flow: Flow) -> Plan:
         if flow.plan is None:
             return NO_PLAN
         if flow.plan == COOPERATIVE:
             return COOPERATIVE_PLAN
-        plan = self._known.plans.get(flow.plan) or self._plans.get(flow.plan) or self._draft.plans.get(flow.plan)
-        if plan is None:
-            raise NotLoaded("plans", flow.plan)
+        plan = self.definitions.plans.get(flow.plan) or self.records(PLANS).get(flow.plan)
+        assert plan is not None, "a plan is never removed"
         return plan
 
     def version(self, version: str) -> StepVersion:
-        found = self._known.versions.get(version) or self._known.version(version)
+        found = self.definitions.versions.get(version) or self.definitions.version(version)
         if found is None:
             raise NotLoaded("versions", version.removesuffix(UNDOING))
         return found
 
     def current_version(self, step_id: str) -> StepVersion | None:
-        try:
-            version = self._current[step_id]
-        except KeyError:
-            raise NotLoaded("steps", step_id) from None
+        version = self.records(CURRENT).get(step_id)
         return None if version is None else self.version(version)
 
     def register(self) -> Register:
         """All steps as they are registered now, with what this batch has put or taken out."""
         if self._register is None:
-            raise NotLoaded("registers", str(self._known.register.revision))
-        return self._register.with_changes({**self.changes.current, **self._draft.current})
+            raise NotLoaded("registers", str(self.definitions.register.revision))
+        changed = (*self.changes.peek(CURRENT), *self.records(CURRENT).before)
+        return self._register.with_changes({step_id: self.current_version(step_id) for step_id in changed})
 
     def call(self, call_id: str) -> CancelCall | None:
-        try:
-            return self._calls[call_id]
-        except KeyError:
-            raise NotLoaded("calls", call_id) from None
+        return self.records(CALLS).get(call_id)
 
     def found(self, find: Find) -> list[tuple[Any, ...]]:
         """The rows of a search."""
@@ -225,155 +359,133 @@ class UnitOfWork(Guarded):
 
     def active_count(self, step_id: str) -> int:
         """How many items of a step are active, over all flows: as loaded, plus those claimed in this batch."""
-        try:
-            return self._active[step_id]
-        except KeyError:
-            raise NotLoaded("active_counts", step_id) from None
+        return self.records(ACTIVE).get(step_id) or 0
 
     def count_active(self, step_id: str) -> None:
         """One more item of the step becomes active in this batch."""
-        self._active[step_id] = self.active_count(step_id) + 1
+        self.records(ACTIVE).put(step_id, self.active_count(step_id) + 1)
+
+    def sent_times(self, step_id: str) -> SentTimes:
+        """When a step with a rate limit was sent last."""
+        return self.records(RATES).get(step_id) or SentTimes()
+
+    def count_sent(self, step_id: str, limit: RateLimit, now: int) -> None:
+        """The present command sends one more."""
+        self.records(RATES).put(step_id, self.sent_times(step_id).and_now(limit, now))
 
     def is_limited(self, version_id: str) -> bool:
         """Whether only so many items of a step may be active at once, as far as this batch had to know."""
-        version = self._known.version(version_id)
+        version = self.definitions.version(version_id)
         return version is None or version.work.parallelism is not None
 
-    # Telling -----------------------------------------------------------------------------------------------------
+    def find_gate(self, flow_id: str, step_id: str) -> Gate | None:
+        return self.records(GATES).get(step_key(flow_id, step_id))
 
-    def unlabelled(self) -> set[str]:
-        """The flows whose labels must be known before anybody is told of what the batch has decided."""
-        audience = self.audience()
-        if not audience:
-            return set()
-        told = notices_of(self.changes.events, self.changes.approvals, audience)
-        return filtered_by_labels(told, audience) - self._inputs.keys()
+    def approval(self, approval_id: str) -> Approval:
+        approval = self.records(APPROVALS).get(approval_id)
+        if approval is None:
+            raise UnknownApproval
+        return approval
 
-    def tell(self) -> None:
-        """Every command was decided: note what subscribers are to be told of it, to be written with it."""
-        audience = self.audience()
-        if not audience:
-            return
-        changes = self.changes
-        labels = {flow_id: inputs.labels for flow_id, inputs in self._inputs.items()}
-        notices = notices_of(changes.events, changes.approvals, audience)
-        for notice, subscription in addressed(notices, audience, labels):
-            told = delivery(notice, subscription.subscription_id, f"msg_{self.new_id()}", changes.at)
-            changes.deliveries[told.delivery_id] = told
+    def delivery(self, delivery_id: str) -> Delivery | None:
+        """What is still to be told; what goes with its flow in this very batch is gone."""
+        found = self.records(DELIVERIES).get(delivery_id)
+        return None if found is None or found.flow_id in self._pruned else found
+
+    def find_key(self, key_id: str) -> KeyOwner | None:
+        return self.records(KEYS).get(key_id)
+
+    def controls(self) -> Controls:
+        """Policies and subscriptions in force, with what this batch has put or taken out."""
+        seen = self._controls
+        if seen is None:
+            raise NotLoaded("controls", "-1")
+        policies, subscriptions = self._changed_now(POLICIES), self._changed_now(SUBSCRIPTIONS)
+        return seen.with_changes(policies, subscriptions) if policies or subscriptions else seen
+
+    def _changed_now(self, kind: Kind[Key, R]) -> dict[Key, R | None]:
+        """The changed records of a kind, those of the present command among them."""
+        changed, records = self.changes.peek(kind), self._records.get(kind)
+        if records is None or not records.before:
+            return changed
+        return {**changed, **{key: records.current[key] for key in records.before}}
+
+    def policies(self) -> PolicySet:
+        return self.controls().policies
+
+    def audience(self) -> Audience:
+        """The subscriptions by event name; none in a unit that has never heard of controls."""
+        return {} if self._controls is None else self.controls().audience
 
     # Changing ----------------------------------------------------------------------------------------------------
 
-    def record(self, event: Event) -> None:
-        """Apply an event to the drafts that it concerns and note it for the journal."""
-        if event.flow_id in self._pruned:
-            raise UnknownFlow
-        APPLY[event.type](event, self)
-        self._draft.events.append(event)
-
     def draft_work(self, work_id: str) -> Work:
-        work = self.work(work_id)
-        before = self._touched_work.before
-        if work_id not in before:
-            before[work_id] = work
-            work = self._work[work_id] = work.draft()
-        return work
+        if self._work.current.get(work_id) is None:
+            self.work(work_id)  # raises
+        return self._work.draft(work_id)
 
     def draft_step(self, flow_id: str, step_id: str) -> StepRun:
-        key = (flow_id, step_id)
-        step = self._steps.get(key) or self.step_run(flow_id, step_id)
-        before = self._touched_steps.before
-        if key not in before:
-            before[key] = step
-            step = self._steps[key] = step.draft()
-        return step
+        return self._steps.draft((flow_id, step_id))
 
     def draft_flow(self, flow_id: str) -> Flow:
-        flow = self.flow(flow_id)
-        before = self._touched_flows.before
-        if flow_id not in before:
-            before[flow_id] = flow
-            flow = self._flows[flow_id] = flow.draft()
-        return flow
+        if self._flows.current.get(flow_id) is None:
+            self.flow(flow_id)  # raises
+        return self._flows.draft(flow_id)
+
+    def draft_gate(self, flow_id: str, step_id: str) -> Gate:
+        return self.records(GATES).draft(step_key(flow_id, step_id))
+
+    def draft_approval(self, approval_id: str) -> Approval:
+        return self.records(APPROVALS).draft(approval_id)
 
     def create_work(self, work: Work) -> None:
-        self._touched_work.put(work.work_id, work)
-        self._draft.new.work.add(work.work_id)
+        self._work.put(work.work_id, work)
+        self._work_of.setdefault(work.flow_id, {})[work.work_id] = None
 
     def create_flow(self, flow: Flow, steps: list[StepRun]) -> None:
         """A flow that begins here is known whole."""
-        self._touched_flows.put(flow.flow_id, flow)
-        self._draft.new.flows.add(flow.flow_id)
+        self._flows.put(flow.flow_id, flow)
         for step in steps:
             self.create_step(step)
-        self._open_known.add(flow.flow_id)
-        self._whole_known.add(flow.flow_id)
+        self.complete.open_flows.add(flow.flow_id)
+        self.complete.whole_flows.add(flow.flow_id)
 
     def create_step(self, step: StepRun) -> None:
-        key = (step.flow_id, step.step_id)
-        self._touched_steps.put(key, step)
-        self._draft.new.steps.add(key)
+        self._steps.put((step.flow_id, step.step_id), step)
+
+    def create_gate(self, gate: Gate) -> None:
+        self.records(GATES).put(step_key(gate.flow_id, gate.step_id), gate)
+
+    def create_approval(self, approval: Approval) -> None:
+        self.records(APPROVALS).put(approval.approval_id, approval)
 
     def start_with(self, inputs: FlowInputs, plan: Plan) -> None:
         """Note what a new flow was started with."""
-        self._draft.inputs[inputs.flow_id] = inputs
-        if plan.plan_id not in self._known.plans and not plan.is_cooperative:
-            self._draft.plans[plan.plan_id] = plan
-
-    def dispatch_at_once(self, work: Work, step: StepVersion, now: int) -> None:
-        # A step with a limit over all flows is claimed by the sweep, which counts what is out.
-        if not step.work.is_limited:
-            self.inputs(work.flow_id)  # they are asked for when the batch has committed, and loading is over
-            if may_be_sent(self, work, step, now) and self.capacity.take_at_once(work.lane):
-                self.record(dispatch(work, step, self.node_id, now))
+        self._inputs.put(inputs.flow_id, inputs)
+        if plan.plan_id not in self.definitions.plans and not plan.is_cooperative:
+            self.records(PLANS).put(plan.plan_id, plan)
 
     def call_later(self, call: CancelCall) -> None:
-        self._draft.calls[call.call_id] = call
+        self.records(CALLS).put(call.call_id, call)
 
     def forget_call(self, call_id: str) -> None:
-        self._draft.calls[call_id] = None
+        self.records(CALLS).put(call_id, None)
+
+    def give_key(self, owner: KeyOwner) -> None:
+        self.records(KEYS).put(owner.key_id, owner)
+
+    def put_policy(self, policy: KeptPolicy) -> None:
+        """Another version of a policy, or its end: each is kept."""
+        self.records(POLICIES).put(policy.policy_id, policy)
+        self.records(POLICY_VERSIONS).put((policy.policy_id, policy.version), policy)
 
     def put_current(self, step_id: str, version: StepVersion | None) -> None:
         """Make a version the current one of its step, or take the step out of the register."""
-        self._draft.current[step_id] = version
+        self.records(CURRENT).put(step_id, None if version is None else version.version)
+        if version is not None:
+            self.records(VERSIONS).put(version.version, version)
+            self.definitions.versions[version.version] = version  # named by its content, so true though it be refused
 
-    def keep(self) -> None:
-        """The command was decided: its drafts become the unit's."""
-        draft, changes = self._draft, self.changes
-        if draft.is_unusual():
-            self._keep_unusual(draft)
-            self._draft = Drafted()
-        changes.events += draft.events
-        draft.events.clear()
-        self._touched_flows.keep(changes.flows)
-        self._touched_steps.keep(changes.steps)
-        self._touched_work.keep(changes.work)
-        if self.touched_shelves:
-            self._keep_shelves()
-        self.rates.keep(changes.rates)
-        self.pruning.keep(changes.pruned)
-
-    def _keep_unusual(self, draft: Drafted) -> None:
-        """What only some commands have changed."""
-        if draft.new.work:
-            for work_id in self._touched_work.before:
-                work = self.work(work_id)
-                self._work_of.setdefault(work.flow_id, {})[work_id] = None
-        self._inputs.update(draft.inputs)
-        self._plans.update(draft.plans)
-        self._calls.update(draft.calls)
-        for step_id, version in draft.current.items():
-            self._current[step_id] = None if version is None else version.version
-            if version is not None:
-                self._known.versions[version.version] = version
-        self.changes.include(draft)
-
-    def discard(self) -> None:
-        """The command was refused: nothing of it remains."""
-        self._draft = Drafted()
-        self._touched_flows.take_back()
-        self._touched_steps.take_back()
-        self._touched_work.take_back()
-        if self.touched_shelves:
-            self._clear_shelves()
-        self.rates.discard()
-        self.pruning.discard()
+    def prune(self, flow_id: str, labels: dict[str, str] | None) -> None:
+        """Take a flow with these labels out of the store; without labels: only what it carried."""
+        self.records(PRUNED).put(flow_id, PrunedFlow(labels))

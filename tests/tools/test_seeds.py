@@ -9,7 +9,10 @@ from pathlib import Path
 
 from hypothesis import settings
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = "_hypothesis_pytestplugin"
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""Loading the other plugins would take most of the time of these runs."""
 DRAWN = """
 import sys
 from hypothesis import given, strategies as st
@@ -27,7 +30,7 @@ def drawn(directory: Path, *flags: str, modules: str = "", **variables: str) -> 
         f"{modules}\nfrom tests.seeds import load_hypothesis_profile as load\nload()\n"
     )
     (directory / "test_drawn.py").write_text(DRAWN)
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:schemathesis", *flags]
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", PLUGIN, *flags]
     kept = {name: value for name, value in os.environ.items() if name != "TEST_SEED"}
     done = subprocess.run(
         [*command, f"--rootdir={directory}", str(directory)],
@@ -35,7 +38,7 @@ def drawn(directory: Path, *flags: str, modules: str = "", **variables: str) -> 
         text=True,
         check=False,
         cwd=directory,
-        env={**kept, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", **variables},
+        env={**kept, **ALONE, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", **variables},
         timeout=50,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,7 +22,7 @@ from tests.postgres import VARIABLE, Cluster, PortTaken, PostgresFailure, binari
 
 pytestmark = pytest.mark.postgresql_only
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 AS_ROOT = os.geteuid() == 0
 
 

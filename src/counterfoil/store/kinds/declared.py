@@ -1,0 +1,73 @@
+"""All kinds that are declared in this package, and what follows from their declarations.
+
+A module of this package that declares a kind is found by being here: there is no list to add it to.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any
+
+from counterfoil.store import kinds as package
+from counterfoil.store.kinds.kind import Kind, Load, Lock, PruneStatement, Unlocked
+
+AnyKind = Kind[Any, Any]
+
+
+class Kinds:
+    """The declared kinds. Everything that goes through kinds asks here, so that a kind declared later is not missed."""
+
+    def __init__(self, kinds: Iterable[AnyKind]) -> None:
+        self._kinds = list(kinds)
+        self._derive()
+
+    def declare(self, kind: AnyKind) -> None:
+        """Add a kind from outside the package: a test's."""
+        self._kinds.append(kind)
+        self._derive()
+
+    def withdraw(self, kind: AnyKind) -> None:
+        self._kinds.remove(kind)
+        self._derive()
+
+    def _derive(self) -> None:
+        kinds = sorted(self._kinds, key=lambda kind: (kind.written, kind.name))
+        loads = [load for kind in kinds for load in kind.loads]
+        self.by_name: dict[str, AnyKind] = {kind.name: kind for kind in kinds}
+        """In the order in which they are written."""
+        self.loads: dict[str, Load] = {load.name: load for load in sorted(loads, key=lambda load: load.order)}
+        """By the names that read sets have, in the order in which they run."""
+        if len(self.by_name) < len(kinds) or len(self.loads) < len(loads):
+            raise ValueError("two kinds of records, or two loads, have the same name")
+        locks = {load.lock for load in loads if load.lock is not None}
+        self.locks: list[tuple[Lock, list[Load]]] = [
+            (lock, [load for load in loads if load.lock is lock]) for lock in sorted(locks, key=lambda lock: lock.order)
+        ]
+        """In the order in which they are taken, each with the loads whose keys it locks."""
+        self.unlocked = frozenset(load.name for load in loads if load.unlocked is Unlocked.AT_FIRST)
+        """Loads with which a batch may begin that takes no locks."""
+        self.unlocked_later = self.unlocked | {load.name for load in loads if load.unlocked is Unlocked.LATER}
+        """Loads that it may miss on the way."""
+        self.prune: list[PruneStatement] = sorted((each for kind in kinds for each in kind.prune), key=_order)
+        self.empty: list[PruneStatement] = sorted((each for kind in kinds for each in kind.empty), key=_order)
+
+    def __iter__(self) -> Iterator[AnyKind]:
+        return iter(self.by_name.values())
+
+
+def _order(prune: PruneStatement) -> int:
+    return prune.order
+
+
+def _declarations() -> Iterator[AnyKind]:
+    """Every kind that a module of this package declares, once, though others may import it."""
+    found: set[AnyKind] = set()
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if module.name != __name__:
+            found.update(each for each in vars(import_module(module.name)).values() if isinstance(each, Kind))
+    return iter(found)
+
+
+KINDS = Kinds(_declarations())
