@@ -1,4 +1,4 @@
-"""The composition root: the only place where settings, store, engine, scheduler and server meet."""
+"""The composition root: the only place where settings, store, engine, sweeps and server meet."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from counterfoil.transport.signing import Signer, Verifier
 
 T = TypeVar("T")
 SWITCH_INTERVAL_SECONDS = 0.0001
-"""How long one thread may keep the others waiting. The writer's thread needs the interpreter only for moments, but
-every moment that it waits for them is a moment in which nothing is committed."""
+"""How long one thread may keep the interpreter. The writer's thread needs it only briefly, but while it waits for it
+nothing is committed."""
 
 COLLECTION_THRESHOLDS = (20_000, 20, 50)
-"""How many new objects before Python looks for cycles: a busy server makes many short-lived ones and few cycles, and
-with the defaults it would look several times during each batch."""
+"""New objects before the garbage collector looks for cycles. A busy server makes many short-lived objects and few
+cycles; with the defaults the collector would run several times during each batch."""
 
 FEW_CONNECTIONS = 1_000
-"""If the limit on descriptors leaves room for fewer, that is worth a warning."""
+"""If the limit on descriptors allows fewer connections, a warning is logged."""
 
 log = structlog.get_logger(__name__)
 
@@ -170,18 +170,18 @@ class Counterfoil:
         await self.stop()
 
     async def stop(self) -> None:
-        """Take no new work, let what is under way finish within the grace period, leave the rest for the next start."""
+        """Take no new work, let requests and attempts in flight finish within the grace period, leave the rest."""
         self.engine.context.accepting = False
         self.engine.feed.close()
         await self._sweeps.stop()
         left, _ = await asyncio.gather(self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server())
         if left:
-            log.info("attempts_left", attempts=left, note="outcome unknown: resolved at the next start")
+            log.info("attempts_left", attempts=left, outcome="unknown")
         await self._transport.__aexit__(None, None, None)
         await self._store.close()
 
     async def _start(self, cleanup: contextlib.AsyncExitStack) -> None:
-        """Everything in its order; ``cleanup`` undoes what was begun when something fails."""
+        """Start each part in order; ``cleanup`` stops the parts that were started when one fails."""
         await cleanup.enter_async_context(self._transport)
         try:
             await self.engine.lease.keep()
@@ -198,7 +198,7 @@ class Counterfoil:
         cleanup.pop_all()
 
     async def _load_policies(self) -> None:
-        """Before anybody is served, and anything is sent."""
+        """Before any request is served and any attempt is sent."""
         if self.settings.policies_file:
             try:
                 definitions = read_policies(Path(self.settings.policies_file))
@@ -216,11 +216,11 @@ class Counterfoil:
         return f"http://{shown}:{self._sockets.port}"
 
     def _own_address(self) -> str:
-        """Where workers find this engine, as far as it can know: an address that stands for all names none of them."""
+        """The address in webhook URLs when none is configured; a wildcard address becomes a loopback address."""
         for everywhere, here in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
             if everywhere in self.url:
                 address = self.url.replace(everywhere, here)
-                log.warning("webhook_base_url_unset", workers_are_told=address, remedy="set WEBHOOK_BASE_URL")
+                log.warning("webhook_base_url_unset", used=address, remedy="set WEBHOOK_BASE_URL")
                 return address
         return self.url
 
@@ -231,7 +231,7 @@ class Counterfoil:
 
 
 def share_descriptors(settings: Settings) -> DescriptorShares:
-    """Raise the limit on descriptors as far as it is needed and allowed, and share out what there is."""
+    """Raise the limit on descriptors as far as needed and allowed, and divide it between inbound and outbound."""
     inbound, outbound = settings.max_connections, settings.dispatch_concurrency
     limit = raise_limit(RESERVED + inbound + outbound + DELIVERIES_AT_ONCE)
     shares = share_out(limit - DELIVERIES_AT_ONCE, inbound, outbound)
@@ -287,7 +287,7 @@ def run_doctor(settings: Settings) -> list[Finding]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run on the fastest event loop that there is."""
+    """Run on uvloop where it is installed, else on asyncio's own event loop."""
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     gc.freeze()
     gc.set_threshold(*COLLECTION_THRESHOLDS)

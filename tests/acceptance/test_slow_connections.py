@@ -36,10 +36,10 @@ SHORT = {
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-@pytest.fixture
-async def impatient(new_engine: NewEngine) -> EngineProcess:
-    """An engine with short timeouts."""
-    engine = new_engine(**SHORT)
+@pytest.fixture(params=["true", "false"], ids=["fast", "plain"])
+async def impatient(new_engine: NewEngine, request: pytest.FixtureRequest) -> EngineProcess:
+    """An engine with short timeouts, with and without the fast path."""
+    engine = new_engine(**SHORT, fast_path=request.param)
     await engine.start()
     return engine
 
@@ -177,8 +177,9 @@ async def test_half_requests_beyond_the_descriptors_keep_nobody_out(
 
 
 @pytest.mark.sqlite_only
-async def test_the_longest_idle_makes_room_first(new_engine: NewEngine) -> None:
-    engine = new_engine(max_connections="2")
+@pytest.mark.parametrize("fast_path", ["true", "false"], ids=["fast", "plain"])
+async def test_the_longest_idle_makes_room_first(new_engine: NewEngine, fast_path: str) -> None:
+    engine = new_engine(max_connections="2", fast_path=fast_path)
     await engine.start()
     async with contextlib.AsyncExitStack() as stack:
         first, second = [await stack.enter_async_context(raw_connection(engine.url)) for _ in range(2)]
@@ -194,11 +195,12 @@ async def test_the_longest_idle_makes_room_first(new_engine: NewEngine) -> None:
 
 
 @pytest.mark.sqlite_only
+@pytest.mark.parametrize("fast_path", ["true", "false"], ids=["fast", "plain"])
 async def test_when_all_are_busy_a_newcomer_is_told_to_come_again(
-    new_engine: NewEngine, client_of: ClientOf, endpoint: StepEndpoint
+    new_engine: NewEngine, client_of: ClientOf, endpoint: StepEndpoint, fast_path: str
 ) -> None:
     """With 503 and Retry-After, and served as soon as one of them is done."""
-    engine = new_engine(max_connections="3")
+    engine = new_engine(max_connections="3", fast_path=fast_path)
     await engine.start()
     api = client_of(engine)
     await api.put_step("job", endpoint.url("/job"))

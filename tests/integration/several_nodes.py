@@ -87,7 +87,7 @@ def node_id(node: Node) -> str:
 
 def deafen(node: Node) -> None:
     """Whatever the others say to this node is lost."""
-    node.engine.engine.store.heard = lambda message: None
+    node.engine.engine.store.listen(lambda message: None)
 
 
 def on(api: Api, received: Received, suffix: str = "") -> str:

@@ -58,7 +58,7 @@ async def test_orphans_are_taken_over_once(store: Store, clock: StillClock) -> N
 async def test_what_is_told_is_heard(store: Store) -> None:
     """Nothing may depend on it, but as long as all is well there is no reason for it not to come."""
     heard: list[str] = []
-    store.heard = heard.append
+    store.listen(heard.append)
     message = "x" * 7_900
 
     async def told() -> bool:

@@ -1,4 +1,4 @@
-"""Whether the engine can do its work: commit, write durably, and have a descriptor for the next connection."""
+"""Readiness: whether the engine can commit, write durably, and open a descriptor for the next connection."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from counterfoil.transport.descriptors import take_one
 from counterfoil.transport.exhaustion import DESCRIPTORS, Shortage
 
 EVERY_SECONDS = 1.0
-"""How often the store is written to, however often readiness is asked for: asking must not load the disk."""
+"""How often the store is written to at most: frequent readiness checks must not load the disk."""
 
 
 class Probe:
-    """Needs nothing and changes nothing: that it is answered at all shows that the writer takes commands."""
+    """Needs nothing and changes nothing: an answer shows that the writer takes commands."""
 
     def needs(self, needs: ReadSet) -> None:
         pass

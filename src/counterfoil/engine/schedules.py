@@ -1,6 +1,6 @@
-"""Making, changing and firing schedules: a firing starts the flows of its ticks and moves on, in one transaction.
+"""Putting, deleting and firing schedules: a firing starts the flows of its ticks and moves on, in one transaction.
 
-So however many nodes look for due schedules, and wherever one of them dies, each tick is dealt with exactly once.
+So however many nodes search for due schedules, and wherever one of them crashes, each tick is fired exactly once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.wire.schedules import ScheduleDocument
 
 MOST_AT_ONCE = 16
-"""Schedules that are fired in one transaction at most: each may have a hundred flows to start."""
+"""Most schedules fired in one transaction: each may start a hundred flows."""
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class DeleteSchedule:
 
 @dataclass(frozen=True)
 class Firing:
-    """What came of a due schedule: how many ticks it dealt with; those were all started, or all refused."""
+    """The outcome of a due schedule: its number of ticks, which were all started or all refused."""
 
     schedule_id: str
     ticks: int
@@ -87,7 +87,7 @@ class Firing:
 
 @dataclass
 class FireSchedule:
-    """Start the flows of a schedule that is due, and move it on to its next tick. None: it is not due any more.
+    """Start the flows of a due schedule, and move it on to its next tick. None: it is no longer due.
 
     A start that is refused, or that fails, does not hold the schedule up: it moves on, and remembers why.
     """
@@ -104,7 +104,7 @@ class FireSchedule:
             return None
         try:
             due = schedules.due(schedule, now)
-        except InvalidSchedule as fault:  # its times cannot be told any more: it rests until somebody puts it anew
+        except InvalidSchedule as fault:  # its next tick cannot be computed: it does not fire until it is put again
             unit.records(SCHEDULES).put(self.schedule_id, schedules.refused(schedule, None, fault, now))
             return Firing(self.schedule_id, 1, fault)
         try:
@@ -139,7 +139,7 @@ def _refusal(schedule_id: str, error: Exception) -> CounterfoilError:
 
 
 class Schedules:
-    """What the API and the sweep ask of schedules."""
+    """The use cases of schedules."""
 
     def __init__(self, context: EngineContext, commit: GroupCommit, metrics: Metrics) -> None:
         self._context = context

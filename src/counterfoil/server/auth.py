@@ -1,4 +1,4 @@
-"""Who may do what: API keys with roles, and a guard against browsers that were talked into a request.
+"""Authorization: API keys with roles, and a guard against requests that a foreign page makes a browser send.
 
 The socket's peer address is the only one that counts; headers of proxies can take a privilege away, never give one.
 Without keys the engine serves loopback only, and then there are two dangers. A page in a browser on the same machine is
@@ -30,7 +30,7 @@ REVIEWERS: frozenset[Role] = frozenset({"reviewer", "admin"})
 ADMINS: frozenset[Role] = frozenset({"admin"})
 
 CALLER: web.RequestKey[str] = web.RequestKey("caller", str)
-"""Whose key a request came with: who starts, asks, reviews and changes is told by it, never by a body."""
+"""The name of the API key of a request: it identifies the caller, never a field of a body."""
 
 PROXY_HEADERS = frozenset({"forwarded", "x-real-ip", "via"})
 PROXY_HEADER_PREFIX = "x-forwarded"
@@ -38,12 +38,12 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def caller(request: web.Request) -> str:
-    """Whose key the guard let through; ``local`` where there are no keys."""
+    """The name of the API key that was admitted; ``local`` where there are no keys."""
     return request[CALLER]
 
 
 def named_caller(request: web.Request) -> str | None:
-    """The same, where nobody in particular is None."""
+    """The same, with None where there are no keys."""
     name = request[CALLER]
     return None if name == NOBODY else name
 
@@ -106,11 +106,11 @@ class Guard:
             raise
 
     def check(self, request: web.Request, roles: frozenset[Role] | None, *, open_on_loopback: bool = False) -> str:
-        """The name of the key that asks. ``roles`` may use the route; None: everybody may."""
+        """The name of the key that asks. ``roles`` may use the route; None: every caller may."""
         self.refuse_forwarded(request)
         self._refuse_foreign_pages(request)
         if roles is None or not self._keys or (open_on_loopback and is_local(request) and names_loopback(request)):
-            return NOBODY  # whoever can reach loopback
+            return NOBODY  # a caller on this machine
         given = request.headers.getall("Authorization", [])
         key = self._keys.key_of(given[0]) if len(given) == 1 else None
         if key is None:

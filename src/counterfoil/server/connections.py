@@ -29,13 +29,13 @@ from counterfoil.transport.descriptors import take_one
 from counterfoil.transport.exhaustion import DESCRIPTORS, Shortage, lack_of
 
 LEAVING_AT_ONCE = 32
-"""Connections that may be on their way out beside those that are open; their descriptors are reserved."""
+"""Connections that may be closing beside those that are open; their descriptors are reserved."""
 LEAVING_SECONDS = 1.0
-"""How long a client that was turned away has to read why."""
+"""How long a refused client has to read the refusal."""
 TOLD_AGAIN_SECONDS = 5.0
 LONGEST_INTERVAL_SECONDS = 1.0
 EVICTED_TOGETHER = 64
-"""One in so many makes room at once: the search for the longest waiting ones goes over all connections."""
+"""One connection in so many is evicted at a time: the search for those that waited longest looks at all of them."""
 
 log = structlog.get_logger(__name__)
 
@@ -67,11 +67,11 @@ class TimedConnection(Protocol):
         ...
 
     def time_out(self, what: Waits) -> None:
-        """End it: with an answer, where that makes sense."""
+        """Close it: with a 408, where a request has begun."""
         ...
 
     def abort(self) -> None:
-        """Let go of its descriptor now."""
+        """Close it at once, without flushing what is buffered."""
         ...
 
 
@@ -97,7 +97,7 @@ def connection_of(request: web.Request) -> HalfClosing | None:
 
 
 class ConnectionMetrics(Protocol):
-    """What is counted."""
+    """What the metrics are told of connections."""
 
     def connection_ended(self, reason: str) -> None: ...
     def set_connections(self, count: int) -> None: ...
@@ -115,7 +115,7 @@ class ConnectionLimits:
 
     @property
     def interval(self) -> float:
-        """How often the sweep looks: a timeout is kept to a quarter of it, or to a second."""
+        """How often the sweep runs: a timeout is exact to a quarter of it, or to a second."""
         return min(LONGEST_INTERVAL_SECONDS, min(self.header, self.body, self.keepalive, self.write) / 4)
 
 
@@ -149,7 +149,7 @@ class Connections:
             connection.abort()
 
     def admit(self, connection: TimedConnection, now: float) -> bool:
-        """Count a new connection, making room for it if need be. False: it is to be turned away, with ``leave``."""
+        """Count a new connection, evicting others if there are too many. False: refuse it, with ``leave``."""
         if len(self._open) >= self.limits.most:
             self._make_room(now)
             self._tell()
@@ -161,7 +161,7 @@ class Connections:
         return True
 
     def leave(self, connection: TimedConnection, now: float) -> bool:
-        """It is on its way out: the sweep ends what takes too long. False: too many are, so end it now."""
+        """It is closing: the sweep aborts it if that takes too long. False: too many are closing, so abort it now."""
         self._open.discard(connection)
         if len(self._leaving) >= LEAVING_AT_ONCE:
             return False
@@ -169,18 +169,18 @@ class Connections:
         return True
 
     def forget(self, connection: TimedConnection) -> None:
-        """It is closed."""
+        """The connection is closed: count it no longer."""
         self._open.discard(connection)
         self._leaving.pop(connection, None)
 
     def cannot_accept(self, error: OSError) -> None:
-        """A caller waits whose connection cannot be accepted: give the descriptors of others back for it."""
+        """A connection cannot be accepted: evict others to free their descriptors."""
         self._shortage.note(lack_of(error) or error.strerror or type(error).__name__)
         self._make_room(asyncio.get_running_loop().time())
         self._tell()
 
     def sweep(self, now: float) -> None:
-        """End what has kept the engine waiting too long."""
+        """Time out connections that have kept the engine waiting too long."""
         for connection in list(self._open):
             waiting = connection.waiting(now)
             if waiting is not None and now - waiting.since >= self._seconds.get(waiting.what, math.inf):

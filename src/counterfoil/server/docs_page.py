@@ -1,4 +1,4 @@
-"""``/docs`` and what belongs to it: three files out of this package, and nothing from elsewhere."""
+"""``/docs`` and its assets: three files of this package; nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WELCOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Counte
 
 
 def docs_routes() -> list[Route]:
-    """The page and its two assets, and the way there from the root."""
+    """The page, its two assets, and ``/``, which points to it."""
 
     async def get_root(request: web.Request) -> web.Response:
         if "text/html" in request.headers.get("Accept", ""):

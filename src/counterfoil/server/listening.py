@@ -18,7 +18,7 @@ from counterfoil.server.connections import Connections
 
 BACKLOG = 1024
 ACCEPTED_AT_ONCE = 16
-"""Connections accepted before anything else gets its turn: how far the count of connections may lag behind."""
+"""Connections accepted in one turn of the event loop: so far the count of connections may lag behind."""
 PAUSE_SECONDS = 0.2
 
 _GONE = (BlockingIOError, InterruptedError, ConnectionAbortedError)

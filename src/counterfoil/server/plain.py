@@ -328,10 +328,10 @@ class _TextlessLogger(logging.Logger):
         if isinstance(error, HttpProcessingError):
             log.info("malformed_request", fault=type(error).__name__)
         elif record.levelno < logging.ERROR or isinstance(error, web.RequestPayloadError | ConnectionError):
-            log.debug("connection_broken", cause=type(error).__name__)
+            log.debug("client_disconnected", cause=type(error).__name__)
         else:
             frames = traceback.format_tb(error.__traceback__) if error is not None else []
-            log.error("connection_failed", cause=type(error).__name__, exception="".join(frames))
+            log.error("http_connection_failed", cause=type(error).__name__, exception="".join(frames))
 
 
 def _refusal_of(request: web.BaseRequest) -> BadRequest | None:

@@ -1,4 +1,4 @@
-"""The journal as server-sent events: replayed from where the client stands, then followed, without a gap.
+"""The journal as server-sent events: replayed from the client's last event, then followed, without a gap.
 
 The journal in the store is the only source; the feed is merely a bell that says when to look again. A stream
 subscribes before its first read, so what is committed in between rings the bell, and a slow client reads later
@@ -23,14 +23,14 @@ from counterfoil.server.routes import EngineFacade
 BATCH = 500
 KEEP_ALIVE_SECONDS = 15.0
 GATHER_SECONDS = 0.02
-"""How long the stream over all flows lets commits gather: a busy engine makes thousands a second."""
+"""How long the stream over all flows waits for further commits: a busy engine makes thousands a second."""
 WRITE_BYTES = 65_536
 
 FINAL_EVENTS: frozenset[str] = frozenset({EventType.FLOW_COMPLETED, EventType.FLOW_FAILED, EventType.FLOW_CANCELLED})
 
 
 async def flow_stream(request: web.Request, engine: EngineFacade, flow_id: str) -> web.StreamResponse:
-    """One flow's journal from its beginning; ends by itself behind the event that ended the flow."""
+    """One flow's journal from its beginning; ends after the event that ended the flow."""
     seen = last_event_id(request) or 0
     with engine.feed.subscribe(flow_id) as subscription:
         _, over = await engine.queries.result(flow_id, 0)  # raises for an unknown flow
@@ -97,7 +97,7 @@ class _Stream:
         return self._connection is not None and self._connection.half_closed
 
     async def _is_over(self) -> bool:
-        """Looked up rather than concluded: what ended may have been driven again."""
+        """Looked up rather than concluded: a flow that ended may have been redriven."""
         if self._flow_id is None:
             return False
         try:
@@ -117,7 +117,7 @@ class _Stream:
 
 
 def _texts(rows: Iterable[tuple[int, str, bytes]]) -> Iterator[bytes]:
-    """The events as text, in pieces worth a write each."""
+    """The events as text, in pieces of a size that suits one write."""
     text = bytearray()
     for seq, kind, document in rows:
         text += b"id: %d\nevent: %b\ndata: %b\n\n" % (seq, kind.encode(), document)

@@ -22,7 +22,7 @@ FORGIVEN_SECONDS = 10.0
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 5.0
 COUNTED_FAILURES = FREE_FAILURES + 16
-"""More are not counted: an address is forgiven within a few minutes, whatever it did."""
+"""Further failures are not counted: the delay of an address ends within a few minutes."""
 PEERS_KEPT = 4_096
 LATE_ANSWERS = 64
 LATE_ANSWERS_PER_PEER = 8
@@ -64,11 +64,11 @@ class KeyThrottle:
             peer.late -= 1
 
     def release(self) -> None:
-        """Answer everything that is held back, and hold nothing back from now on: the server stops."""
+        """Release all delayed answers, and delay none from now on: the server stops."""
         self._released.set()
 
     def delay(self, address: str | None) -> float:
-        """Count a wrong key; the seconds by which its answer is to be late."""
+        """Count a wrong key; returns the delay of its answer in seconds."""
         now, network = self._clock(), _network_of(address)
         peer = self._peers.setdefault(network, _Peer(at=now))
         self._peers.move_to_end(network)
@@ -80,9 +80,7 @@ class KeyThrottle:
         if excess <= 0:
             return 0.0
         if left <= FREE_FAILURES:
-            log.warning(
-                "wrong_api_keys", peer=network, note="responses to further wrong keys from this address are delayed"
-            )
+            log.warning("wrong_api_keys", peer=network, further_answers="delayed")
         return min(FIRST_DELAY_SECONDS * 2 ** (excess - 1), LONGEST_DELAY_SECONDS)
 
 

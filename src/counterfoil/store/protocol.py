@@ -45,8 +45,9 @@ class Nodes(Protocol):
         """Tell the other nodes. They may never hear of it: nothing may depend on it."""
         ...
 
-    heard: Callable[[str], None]
-    """Called with what other nodes, and this one itself, have told."""
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Call this with each notification from now on: of other nodes, and of this one itself."""
+        ...
 
 
 class Store(Backend, Nodes, Protocol):

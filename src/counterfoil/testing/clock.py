@@ -11,7 +11,7 @@ class MovableClock:
     """A ``Clock`` (milliseconds since 1970, UTC) that never goes backwards.
 
     It keeps running with the real time, so that what waits for milliseconds still ends by itself; ``advance``
-    skips what a test has no patience for. Whoever waits on a timer of the event loop is not woken by a jump:
+    skips what a test has no patience for. A task that waits on a timer of the event loop is not woken by a jump:
     the engine's sweeps look at this clock at their next round.
     """
 

@@ -15,7 +15,7 @@ from counterfoil.store.sqlite.doctor import examine
 from counterfoil.store.sqlite.store import SqliteStore
 
 LEASE_MS = 3_600_000
-"""Nobody waits for a lease here: it holds longer than any test, and a crash ends it."""
+"""No test waits for a lease: it holds longer than any test, and a crash ends it."""
 
 
 class Database(Protocol):

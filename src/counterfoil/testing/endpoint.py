@@ -96,7 +96,7 @@ Programme = Answer | Callable[[Received], Awaitable[Answer]]
 class StepEndpoint:
     """Serves on a free loopback port while its ``async with`` block runs, and records every request.
 
-    Invariant: a request is recorded before it is answered, so whoever saw an effect of the answer finds it.
+    Invariant: a request is recorded before it is answered, so a test that saw an effect of the answer finds it.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:

@@ -135,7 +135,7 @@ class Network:
         self._always[url] = reply if callable(reply) else lambda: reply
 
     def waiting(self, url: str | None = None) -> list[Call]:
-        """Requests that nobody has answered yet."""
+        """Requests that are not answered yet."""
         return [
             call
             for call in self.calls
@@ -159,7 +159,7 @@ class Network:
 
 
 class CrashPoint(Enum):
-    """Where a process may die on the way of a commit: nobody is answered either way."""
+    """Where a process may crash during a commit: no command is answered either way."""
 
     BEFORE_COMMIT = "before"
     AFTER_COMMIT = "after"
@@ -178,20 +178,13 @@ class _HaltingStore:
         self.renew = store.renew
         self.leave = store.leave
         self.notify = store.notify
+        self.listen = store.listen
         self.receipt_secret = store.receipt_secret
         self.note_receipt_secret = store.note_receipt_secret
         self.probe = store.probe
         self.point: CrashPoint | None = None
         self.reached = asyncio.Event()
         self._store = store
-
-    @property
-    def heard(self) -> Callable[[str], None]:
-        return self._store.heard
-
-    @heard.setter
-    def heard(self, listener: Callable[[str], None]) -> None:
-        self._store.heard = listener
 
     async def execute(self, batch: Batch) -> None:
         await self._halt_at(CrashPoint.BEFORE_COMMIT)
@@ -207,7 +200,7 @@ class _HaltingStore:
 class Simulator:
     """An engine on a real database that can be stopped, crashed and started again, as often as a test likes.
 
-    ``place`` is the path of a SQLite file, or the ``postgresql://`` URL of a database that nobody else uses.
+    ``place`` is the path of a SQLite file, or the ``postgresql://`` URL of a database that nothing else uses.
     """
 
     engine: Engine
@@ -289,7 +282,7 @@ class Simulator:
         return left
 
     async def crash(self) -> None:
-        """Be gone as after kill -9: nobody finishes anything, the database stays as the last commit left it.
+        """Be gone as after kill -9: nothing is finished, the database stays as the last commit left it.
 
         A transaction that was under way is cut off, not rolled back politely. If the node had a lease it has lapsed.
         """

@@ -18,7 +18,7 @@ from counterfoil.transport.descriptors import take_one
 
 DESCRIPTORS, MEMORY, PORTS, THREADS = "file descriptors", "memory", "local ports", "threads"
 TOLD_AGAIN_SECONDS = 5.0
-"""How often the log is told that something is still lacking."""
+"""How often a log line repeats that a resource is still lacking."""
 
 _LACKS = {errno.EMFILE: DESCRIPTORS, errno.ENFILE: DESCRIPTORS, errno.ENOMEM: MEMORY, errno.ENOBUFS: MEMORY}
 

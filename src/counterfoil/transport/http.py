@@ -1,4 +1,4 @@
-"""Outbound HTTP: one POST, and what became of it.
+"""Outbound HTTP: one POST, and its outcome.
 
 The one question that matters afterwards is whether the other side can have seen the request, so the body itself
 remembers the moment before its first byte goes out: a failure earlier than that is *not delivered*, one later is

@@ -267,14 +267,13 @@ async def test_a_lost_listener_comes_back(start_node: StartNode, connect: Connec
 def overheard(node: Node) -> list[str]:
     """What a node hears, besides hearing it."""
     heard: list[str] = []
-    store = node.engine.engine.store
-    hear = store.heard
+    engine = node.engine.engine
 
     def both(message: str) -> None:
         heard.append(message)
-        hear(message)
+        engine.peers._heard(message)
 
-    store.heard = both
+    engine.store.listen(both)
     return heard
 
 

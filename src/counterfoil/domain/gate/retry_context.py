@@ -1,6 +1,6 @@
-"""``retry_context``: which attempt this is, what became of those before, and whether their output can be had.
+"""``retry_context``: which attempt this is, how earlier ones ended, and whether their output is available.
 
-Ten fields, always all of them, on every answer of the gate.
+Ten fields, always all of them, in every answer of the gate and in every dispatch.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from counterfoil.domain.time import optional_rfc3339, rfc3339
 
 
 def prior_completion_status(gate_count: int, completion_count: int) -> str:
-    """Of a call that is the ``gate_count``-th."""
+    """How the attempts before this one ended. ``gate_count``: the number of this one."""
     if gate_count <= 1:
         return "none"
     return "completed" if completion_count else "gated_not_completed"
 
 
 def recorded_output(work: Work) -> dict[str, Any] | None:
-    """What a completion gave; None: nothing, or it is no longer kept."""
+    """The outputs of a completion; None: there are none, or they were pruned."""
     result = work.result or {}
     return None if result.get("pruned") else result.get("outputs")
 
@@ -29,27 +29,59 @@ def recorded_output(work: Work) -> dict[str, Any] | None:
 def retry_context(
     gate: Gate, last_decision: Decision, prior_output: dict[str, Any] | None = None, *, counted: bool = True
 ) -> dict[str, Any]:
-    """As the call shows it that the gate counted last. ``last_decision``: of the call before, or of the first itself.
+    """For the gate call that was counted last. ``last_decision``: of the call before, or of the first itself.
 
-    ``counted``: False for who was not counted, and sees the attempts before his own.
+    ``counted``: False for a call that was not counted, which sees the attempts before it.
     """
     status = prior_completion_status(gate.gate_count + (not counted), gate.completion_count)
+    return _document(
+        gate.gate_count,
+        gate.completion_count,
+        status,
+        prior_output,
+        gate.completed_at,
+        gate.first_at,
+        gate.last_at,
+        last_decision,
+        gate.idempotency_key,
+    )
+
+
+def retry_context_of_dispatch(work: Work) -> dict[str, Any]:
+    """For the attempt that is being sent: work that was completed is not sent again, so no completion came before."""
+    status = prior_completion_status(work.attempt, 0)
+    first_at, last_at = work.first_sent_at or 0, work.sent_at or 0
+    return _document(work.attempt, 0, status, None, None, first_at, last_at, Decision.ALLOW, work.idempotency_key)
+
+
+def _document(
+    gate_count: int,
+    completion_count: int,
+    status: str,
+    prior_output: dict[str, Any] | None,
+    completed_at: int | None,
+    first_at: int,
+    last_at: int,
+    last_decision: Decision,
+    idempotency_key: str,
+) -> dict[str, Any]:
+    completed = status == "completed"
     return {
-        "gate_count": gate.gate_count,
-        "completion_count": gate.completion_count,
+        "gate_count": gate_count,
+        "completion_count": completion_count,
         "prior_completion_status": status,
-        "prior_output_available": status == "completed",
-        "prior_output": prior_output if status == "completed" else None,
-        "prior_completion_at": optional_rfc3339(gate.completed_at),
-        "first_attempt_at": rfc3339(gate.first_at),
-        "last_attempt_at": rfc3339(gate.last_at),
+        "prior_output_available": completed,
+        "prior_output": prior_output if completed else None,
+        "prior_completion_at": optional_rfc3339(completed_at),
+        "first_attempt_at": rfc3339(first_at),
+        "last_attempt_at": rfc3339(last_at),
         "last_decision": last_decision,
-        "idempotency_key": gate.idempotency_key,
+        "idempotency_key": idempotency_key,
     }
 
 
 def attempt_of(gate: Gate | None, key: str, now: int) -> Attempt:
-    """The next call, as policies see it: this one included, before anything was decided."""
+    """The attempt as policies see it: this call is counted, and nothing is decided yet."""
     if gate is None:
         return Attempt(1, 0, "none", False, "", 0.0, key)
     status = prior_completion_status(gate.gate_count + 1, gate.completion_count)

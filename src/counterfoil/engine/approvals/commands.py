@@ -1,4 +1,4 @@
-"""What people decide, and what nobody decided in time."""
+"""Commands for approvals: reviews, and the expiry of those that were not decided in time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Review:
 
 @dataclass(slots=True)
 class ReviewStep:
-    """``POST .../steps/{step_id}/approve`` and ``/reject``: of the question that a workflow's step waits for."""
+    """``POST .../steps/{step_id}/approve`` and ``/reject``: the approval that a step of a workflow waits for."""
 
     flow_id: str
     step_id: str
@@ -67,7 +67,7 @@ class ReviewStep:
 
 @dataclass(slots=True)
 class ExpireApproval:
-    """Nobody decided in time. It is decided anew in its transaction: who was quicker wins."""
+    """No reviewer decided in time. Decided anew in its transaction: the first recorded decision wins."""
 
     approval_id: str
     flow_id: str

@@ -1,10 +1,10 @@
-"""The node's lease: as long as it holds, what the node is sending is its own; when it lapses, others take it over.
+"""The node's lease: while it holds, attempts in flight belong to the node; when it lapses, other nodes reclaim them.
 
-The protocol. The store counts a lease by its own clock, and one that has lapsed never lives again. The node counts
-from before it asked, by a clock that goes on while the process is stopped, so it always believes its lease to end
-before the store does. It claims nothing and sends nothing without it. A node that comes back late gets a new id: what
-it claimed under the old one it sends no more, for that belongs to whoever takes it, and a reply that it still records
-counts only while nobody has (see ``RecordReply``).
+The protocol. The store counts a lease by its own clock, and a lease that has lapsed is never renewed. The node counts
+from before its request, by a clock that goes on while the process is stopped, so for the node the lease always ends
+before it does for the store. Without a lease the node claims nothing and sends nothing. A node that renews too late
+gets a new id: it no longer sends what it claimed under the old one, and a reply of such an attempt is recorded only if
+no other node has reclaimed the attempt (see ``RecordReply``).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = structlog.get_logger(__name__)
 
 
 def ever_running() -> float:
-    """Seconds by a clock that nobody sets, and that goes on while the process is stopped."""
+    """Seconds by a clock that cannot be set, and that goes on while the process is stopped."""
     return time.clock_gettime(_CLOCK)
 
 
 class Lease:
-    """Kept alive by a sweep (engine/sweeps/lease.py)."""
+    """Renewed by a sweep, through ``Membership``."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Lease:
         return self._lease_ms is None or self._monotonic() < self._until
 
     def holds(self, node_id: str | None) -> bool:
-        """Whether what was claimed under this id may still be sent: nobody else can have it now."""
+        """Whether attempts claimed under this id may still be sent: no other node can have reclaimed them."""
         return self._lease_ms is None or (self.held and node_id == self._context.node_id)
 
     @property
@@ -66,7 +66,7 @@ class Lease:
         return None if self._lease_ms is None else self._lease_ms // 3
 
     async def keep(self) -> None:
-        """Join or renew; raises StoreFailure, and then the lease runs out by itself."""
+        """Join or renew; raises StoreFailure, and then the lease lapses by itself."""
         if self._lease_ms is None:
             return
         asked = self._monotonic()

@@ -60,7 +60,7 @@ class Peers:
         self._steps: set[str] = set()
         self._due = False
         self._sending: asyncio.Task[None] | None = None
-        nodes.heard = self._heard
+        nodes.listen(self._heard)
 
     @property
     def has_others(self) -> bool:

@@ -1,4 +1,4 @@
-"""Cancelling a flow, and what became of telling its workers."""
+"""Cancelling a flow, and recording the outcome of cancel calls to its workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Cancel:
 
     flow_id: str
     compensate: bool = False
-    """Whether what the flow did is to be undone. A flow that is being undone goes on with it then, or gives it up."""
+    """Whether completed steps are compensated. With False, a flow that is compensating stops doing so."""
 
     def needs(self, needs: ReadSet) -> None:
         needs.open_flows.add(self.flow_id)
@@ -38,7 +38,7 @@ class Cancel:
 
 @dataclass
 class ClaimCancelCall:
-    """Take a due cancel call in hand: until it is recorded or the time is over, nobody else makes it."""
+    """Claim a due cancel call: no other node makes it until it is recorded or the claim expires."""
 
     call_id: str
     for_ms: int
@@ -57,7 +57,7 @@ class ClaimCancelCall:
 
 @dataclass
 class RecordCancelCall:
-    """A cancel call was made: forget it when it is done, else try again at ``retry_at``.
+    """A cancel call was made: delete it when it was delivered or given up, else try again at ``retry_at``.
 
     ``tries``: 0 for a call that this machine could not send.
     """
@@ -78,7 +78,7 @@ class RecordCancelCall:
         if self.retry_at is not None:
             unit.call_later(replace(call, attempt=call.attempt + self.tries, due_at=self.retry_at))
             return
-        unit.flow(call.flow_id)  # who writes to a flow's journal has the flow in hand: its numbers stay in order
+        unit.flow(call.flow_id)  # locks the flow: the numbers of its journal stay in order
         kind = EventType.CANCEL_DELIVERED if self.delivered else EventType.CANCEL_UNDELIVERED
         data = {"calls": call.attempt + 1, "note": self.note}
         unit.record(Event(kind, now, call.flow_id, call.step_id, call.work_id, data=data))

@@ -1,4 +1,4 @@
-"""Clocks of flows: a deadline that has passed, and steps that have waited long enough for something optional."""
+"""Clocks of flows: deadlines that have passed, and steps whose wait for an optional input is over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 @dataclass(slots=True)
 class LookAtFlow:
-    """Decide anew from the state in the transaction: what was found due a moment ago may not be any more."""
+    """Decided anew from the state in the transaction: a flow that was found due may no longer be."""
 
     flow_id: str
 

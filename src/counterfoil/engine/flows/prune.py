@@ -12,20 +12,20 @@ from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 @dataclass(slots=True)
 class Prune:
-    """Take a flow out of the store, or only what it carried, if it ended at the cutoff or before."""
+    """Delete a flow from the store, or only its payloads, if it ended at the cutoff or before."""
 
     flow_id: str
     labels: str | None
     """As the store has them: JSON."""
     cutoff: int
     payloads: bool
-    """Only what it carried."""
+    """Delete only its payloads."""
 
     def needs(self, needs: ReadSet) -> None:
         needs.flows.add(self.flow_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> bool:
-        """Whether it was pruned: it may have been driven again since it was found, or be changed in this very batch."""
+        """Whether it was pruned: it may have been redriven since it was found, or be changed in this very batch."""
         flow = unit.find_flow(self.flow_id)
         if flow is None or flow.status not in FINAL_FLOWS or flow.finished_at is None:
             return False

@@ -1,4 +1,4 @@
-"""Redriving: a failed flow goes on from what failed."""
+"""Redriving: a failed flow continues from the steps that failed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RedriveWork:
 
 
 async def redrive_matching(commit: GroupCommit, queries: Queries, request: RedriveRequest) -> WorkRedrivenByFilter:
-    """Redrive all failed work that fits, step by step: what has gone on in the meantime is left out."""
+    """Redrive all failed work that matches, step by step; work that has been redriven meanwhile is left out."""
     found = await queries.failed_work(request)
     flows = list(dict.fromkeys(flow_id for _, flow_id, _ in found))
     redriven = 0
@@ -60,7 +60,7 @@ async def redrive_matching(commit: GroupCommit, queries: Queries, request: Redri
 
 
 async def _redrive_in_flow(commit: GroupCommit, work: list[tuple[str, str]]) -> int:
-    """One item takes its whole step along, and a failed flow all its steps."""
+    """Redriving one item redrives its whole step, and in a failed flow all failed steps."""
     done = False
     for work_id in {step_id: work_id for work_id, step_id in work}.values():
         try:

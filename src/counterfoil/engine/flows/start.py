@@ -22,7 +22,7 @@ class Start:
     def __init__(self, request: StartFlow, context: EngineContext, started_by: str | None = None) -> None:
         self._request = request
         self._started_by = started_by
-        """Whose key started it: where an approval wants another one, it must be somebody else's."""
+        """The API key that started it: an approval with ``separate_requester`` must come from another key."""
         self._flow_id = request.flow_id or context.new_id()
         self._known = context.known
 
@@ -51,7 +51,7 @@ class Start:
 
 
 class Preview(ReadOnlyCommand):
-    """``POST /api/v1/plan``: what a start would do, and nothing of it is done."""
+    """``POST /api/v1/plan``: the plan of a start, without starting anything."""
 
     def __init__(self, request: StartFlow, context: EngineContext) -> None:
         self._request = request

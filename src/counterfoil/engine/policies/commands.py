@@ -1,4 +1,4 @@
-"""Making, changing and removing policies; each change is a version that is kept."""
+"""Commands for policies; each change is a version that is kept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PutPolicy:
 
 @dataclass(slots=True)
 class DeletePolicy:
-    """It guards nothing from now on; its versions stay."""
+    """The policy applies to nothing from now on; its versions stay."""
 
     policy_id: str
     changed_by: str
@@ -59,7 +59,7 @@ class DeletePolicy:
 
 @dataclass(slots=True)
 class TryPolicy:
-    """``POST /api/v1/policies/test``: what would be said, and nothing of it is done."""
+    """``POST /api/v1/policies/test``: the decision, without recording anything."""
 
     trial: PolicyTrial
 

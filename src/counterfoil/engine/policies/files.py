@@ -1,4 +1,4 @@
-"""Policies from a file: what it holds is in force before the engine serves anybody, and what left it no longer is."""
+"""Policies from a file: in force before the engine serves its first request; policies removed from it are deleted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from counterfoil.domain.jsontext import JsonError, accept_json
 from counterfoil.domain.policies.definitions import POLICY_ID_PATTERN, PolicyDefinition
 
 SOURCE = "file"
-"""Of the policies that a file has: those of the API are never touched by it."""
+"""The source of policies from a file; those of the API are never changed by the file."""
 
 
 class PolicyFileError(Exception):
-    """The file cannot be used: nothing of it was."""
+    """The file is not valid: none of its policies was put."""
 
 
 def read_policies(path: Path) -> dict[str, PolicyDefinition]:

@@ -1,7 +1,7 @@
-"""Making, changing and removing subscriptions, and what people ask of their deliveries.
+"""Commands for subscriptions and their deliveries.
 
-No secret is stored: the one that signs what a subscriber is told follows from the engine's receipt secret and the id of
-the subscription. With several receipt secrets there are as many, and a message has a signature of each.
+No secret is stored: the signing secret of a subscription is derived from the engine's receipt secret and the id of the
+subscription. With several receipt secrets there are as many, and a message has a signature of each.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PutSubscription:
 
 @dataclass(slots=True)
 class DisableSubscription:
-    """The subscriber said 410 Gone at this address: it is told nothing more, unless it has moved meanwhile."""
+    """The subscriber answered 410 Gone at this URL: disable the subscription, unless its URL has changed meanwhile."""
 
     subscription_id: str
     url: str
@@ -68,7 +68,7 @@ class DisableSubscription:
 
 @dataclass(slots=True)
 class DeleteSubscription:
-    """Nobody is told anything by it from now on, and what was still to be told is forgotten."""
+    """No event is delivered by it from now on, and its pending deliveries are deleted."""
 
     subscription_id: str
 
@@ -82,7 +82,7 @@ class DeleteSubscription:
 
 @dataclass(slots=True)
 class SendTest:
-    """``POST .../test``: a delivery that tells of nothing, on the way of all others."""
+    """``POST .../test``: a delivery without an event, made like any other."""
 
     subscription_id: str
 
@@ -98,7 +98,7 @@ class SendTest:
 
 @dataclass(slots=True)
 class Redeliver:
-    """``POST .../deliveries/{delivery_id}/redeliver``: due now; with all its tries, if it was given up."""
+    """``POST .../deliveries/{delivery_id}/redeliver``: due now; with all its retries again, if it was given up."""
 
     subscription_id: str
     delivery_id: str

@@ -1,7 +1,7 @@
-"""Telling subscribers: each delivery is kept until it was taken or given up.
+"""Deliveries to subscribers: each is kept until it was accepted or given up.
 
-A delivery may be made twice, by a node that crashed before it could record the first: both have the same
-``webhook-id``. Deliveries to one subscriber are made at the same time, so their order is not that of the events.
+A delivery is made twice when a node crashes before it recorded the first: both have the same ``webhook-id``. Deliveries
+to one subscriber are concurrent, so their order is not that of the events.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from counterfoil.transport.exhaustion import Shortage
 from counterfoil.transport.signing import Signer
 
 RULES = WorkDefaults(max_retries=18, init_backoff_ms=5_000, max_backoff_ms=4 * HOUR_MS, ack_timeout_ms=10_000)
-"""How a delivery is tried: nineteen times over about a day."""
+"""A delivery is tried nineteen times over about a day."""
 AT_ONCE = 64
-"""Deliveries that a node makes at the same time."""
+"""Concurrent deliveries of one node."""
 AT_ONCE_TO_ONE = 8
-"""A subscriber that is being told so many is told no more until some of them are over: one that is slow must not take
-all places."""
+"""Concurrent deliveries to one subscriber: a slow one must not take all places."""
 GONE = 410
 
 log = structlog.get_logger(__name__)
@@ -43,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class ClaimDelivery:
-    """Take a due delivery in hand: until it is recorded or the time is over, nobody else makes it."""
+    """Claim a due delivery: no other node makes it until it is recorded or the claim expires."""
 
     delivery_id: str
     for_ms: int
@@ -52,7 +51,7 @@ class ClaimDelivery:
         needs.deliveries.add(self.delivery_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> tuple[Delivery, str] | None:
-        """The delivery, due when it is in hand no longer, and where it goes."""
+        """The delivery, due when the claim expires, and its URL."""
         delivery = unit.delivery(self.delivery_id)
         if delivery is None or delivery.due_at is None or delivery.due_at > now:
             return None
@@ -72,10 +71,10 @@ class ClaimDelivery:
 
 @dataclass(slots=True)
 class RecordDelivery:
-    """A delivery was tried: forget it when it was taken, else try again later, or keep it for people to look at.
+    """A delivery was tried: delete it when it was accepted, else try again later, or keep it as given up.
 
-    ``until``: how long whoever tried it had it in hand. If it is due at another time by now, somebody else has taken it
-    in hand since, or wants it made again: then a failure is no news.
+    ``until``: when the claim of this try expires. If the delivery is due at another time by now, it was claimed again
+    or redelivered meanwhile: then a failure of this try changes nothing.
     """
 
     delivery_id: str
@@ -99,7 +98,7 @@ class RecordDelivery:
 
 
 class Notifier:
-    """Makes due deliveries, so many at a time, and records what became of each."""
+    """Makes due deliveries, so many at a time, and records the outcome of each."""
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class Notifier:
         return len(self._tasks) >= AT_ONCE
 
     def busy(self) -> str:
-        """The subscriptions that are told no more at the moment, as JSON text."""
+        """The subscriptions with as many deliveries under way as they may have, as JSON text."""
         return dump_json(sorted(key for key, count in self._under_way.items() if count >= AT_ONCE_TO_ONE)).decode()
 
     def has_room(self) -> bool:

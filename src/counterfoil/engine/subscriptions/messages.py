@@ -1,8 +1,8 @@
-"""Messages that are kept until somebody took them: how each is sent, and what its answer means for the next try.
+"""Messages that are kept until they were accepted: how each is sent, and what the response means for the next try.
 
-The protocol. A message is taken in hand first: it is due again only when the call must be over, so nobody else makes it
-meanwhile. Then the call is made, and what became of it recorded. After a crash in between it is made again, with the
-same id: whoever receives messages must know one that he has seen.
+The protocol. A message is claimed first: it becomes due again only when the call must be over, so no other node sends
+it meanwhile. Then the call is made and its outcome recorded. After a crash in between it is sent again, with the same
+id: receivers must recognise a message that they have seen.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USER_AGENT = f"counterfoil/{__version__}"
 LONGEST_PAUSE_SECONDS = 2.0
 AFTER_THE_CALL_MS = 5_000
 NOT_SENT_PAUSE_MS = 1_000
-"""When a message is tried again that this machine could not send."""
+"""Delay before a message is tried again that this machine could not send."""
 
 Answer = TypeVar("Answer")
 
@@ -49,9 +49,9 @@ class MessageSigner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one call. ``retry_at`` is set exactly for what is tried again.
+    """The outcome of one call. ``retry_at`` is set exactly for a call that is tried again.
 
-    ``sent``: it was made. If not, this machine lacked what it takes, and it does not count as a try.
+    ``sent``: False when this machine lacked the resources for the call; it does not count as a try then.
     """
 
     word: Literal["delivered", "retried", "given_up"]
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def in_hand_ms(rules: WorkDefaults) -> int:
-    """How long whoever makes a call has it to himself: as long as it can take."""
+    """How long a claim lasts: as long as the call can take."""
     return rules.ack_timeout_ms + AFTER_THE_CALL_MS
 
 
@@ -86,7 +86,7 @@ class Messenger:
         signer: MessageSigner | None,
         headers: dict[str, str] | None = None,
     ) -> Outcome:
-        """Make the call that follows ``attempt`` others, unless the time is over that it was taken in hand for."""
+        """Make the call after ``attempt`` others, unless its claim has expired."""
         all_headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT, **(headers or {})}
         if signer is not None:
             all_headers.update(signer.headers(message_id, self._context.clock(), body))
@@ -116,7 +116,7 @@ class Messenger:
 
 
 async def recorded(commit: GroupCommit, command: Command[Answer]) -> Answer | None:
-    """Submit what must not get lost because the store is away for a moment: until it is taken, or the engine stops."""
+    """Submit a command that must not be lost while the store is unavailable: until it is taken, or the engine stops."""
     pause = 0.05
     while True:
         try:

@@ -13,7 +13,8 @@ from counterfoil.engine.sweeps.retention import RetentionSearch
 from counterfoil.engine.sweeps.sweep import Search, Sweep
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.engine.work.expire import ExpireOverdue, ReclaimOrphan
-from counterfoil.store.group_commit.batch import Command, ForEach
+from counterfoil.store.group_commit.batch import ForEach
+from counterfoil.store.protocol import Row
 from counterfoil.store.unit_of_work.read_set import Find
 
 NOTHING_FOUND: tuple[ForEach[Any], ...] = ()
@@ -31,13 +32,18 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
         ),
         Sweep(
             SweepName.DEADLINES,
-            search=_found("find_overdue", lambda work_id: ExpireOverdue(work_id, context.retry_rules())),
-            next_due=_read(engine, "next_clock"),
+            search=_searched(
+                lambda now, limit: ForEach(
+                    Find.of("find_overdue", now=now, limit=limit),
+                    lambda work_id: ExpireOverdue(work_id, context.retry_rules()),
+                )
+            ),
+            next_due=_time(lambda: engine.store.read("next_clock")),
         ),
         Sweep(
             SweepName.FLOW_CLOCKS,
-            search=_found("find_due_flows", LookAtFlow),
-            next_due=_read(engine, "next_flow_clock"),
+            search=_searched(lambda now, limit: ForEach(Find.of("find_due_flows", now=now, limit=limit), LookAtFlow)),
+            next_due=_time(lambda: engine.store.read("next_flow_clock")),
         ),
         Sweep(
             SweepName.ORPHANS,
@@ -48,7 +54,7 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
             SweepName.CANCEL_CALLS,
             search=_searched(engine.cancel_caller.due),
             follow_up=engine.cancel_caller.make,
-            next_due=_read(engine, "next_call"),
+            next_due=_time(lambda: engine.store.read("next_call")),
         ),
         Sweep(
             SweepName.LEASE,
@@ -59,13 +65,13 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
             SweepName.SCHEDULES,
             search=_searched(engine.schedules.due, when=lambda: _may_start(engine)),
             follow_up=engine.schedules.fired,
-            next_due=_read(engine, "next_schedule", when=lambda: _may_start(engine)),
+            next_due=_time(lambda: engine.store.read("next_schedule"), when=lambda: _may_start(engine)),
         ),
         Sweep(
             SweepName.APPROVALS,
             search=_searched(engine.approvals.expired),
             follow_up=engine.approvals.count_expired,
-            next_due=_read(engine, "next_approval"),
+            next_due=_time(lambda: engine.store.read("next_approval")),
         ),
         Sweep(
             SweepName.DELIVERIES,
@@ -96,18 +102,15 @@ def _searched(commands: Callable[[int, int], ForEach[Any]], when: Callable[[], b
     return search
 
 
-def _found(query: str, command: Callable[..., Command[Any]]) -> Search:
-    """One search a round by the time alone."""
-    return _searched(lambda now, limit: ForEach(Find.of(query, now=now, limit=limit), command))
-
-
-def _read(engine: Engine, query: str, when: Callable[[], bool] = _always) -> Callable[[], Awaitable[int | None]]:
+def _time(
+    read: Callable[[], Awaitable[list[Row]]], when: Callable[[], bool] = _always
+) -> Callable[[], Awaitable[int | None]]:
     """The due time that a query reads, while ``when`` holds."""
 
     async def next_due() -> int | None:
         if not when():
             return None
-        due: int | None = (await engine.store.read(query))[0][0]
+        due: int | None = (await read())[0][0]
         return due
 
     return next_due

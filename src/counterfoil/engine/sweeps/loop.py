@@ -24,7 +24,7 @@ from counterfoil.store.group_commit.commit import StoreFailure
 ROUND = 256
 """Items that one round of a sweep treats at most: they share a commit, and leave room for others in it."""
 POSTPONED_MS = 500
-"""When a sweep looks again after the store was not to be had, if its interval is longer."""
+"""When a sweep looks again after the store was unavailable, if its interval is longer."""
 LOCKED_ELSEWHERE_RETRY_MS = 50
 """When a sweep looks again for items that are due but were passed over: another node has them locked."""
 

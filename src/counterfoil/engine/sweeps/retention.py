@@ -28,15 +28,15 @@ ITEMS_A_ROUND = 1_000
 ROWS_A_ROUND = 1_000
 """Flows that are looked at in one round at most."""
 PAUSE_MS = 50
-"""Between two rounds: pruning never hurries."""
+"""Pause between two rounds."""
 ANEW_MS = 3_600_000
-"""How long after it began a walk that has come to its end begins anew, at most."""
+"""Longest time after its beginning that a finished walk begins again."""
 LONGEST_REST_MS = 60_000
 SHORTEST_REST_MS = 1_000
 
 
 class Walk:
-    """The way along the flows for one rule, and how far it has come."""
+    """The walk over all flows for one rule, and its position."""
 
     def __init__(self, kept_ms: int, *, payloads: bool) -> None:
         self.kept_ms = kept_ms
@@ -50,12 +50,12 @@ class Walk:
         self._at_end = True
 
     def goes_on(self, now: int) -> None:
-        """A round begins: from the beginning, if the walk came to its end and long enough ago began there."""
+        """A round begins: from the first flow, if the walk is finished and began long enough ago."""
         if self._at_end and now - self._began_at >= self._anew_ms:
             self.after, self._began_at = 0, now
 
     def rests(self, now: int, after: int, *, at_end: bool) -> None:
-        """A round is over: at the end of the old flows there is time, before it only a pause."""
+        """A round is over: a finished walk rests, another one only pauses."""
         self.after, self._at_end = after, at_end
         self.rests_until = now + (self._rest_ms if at_end else PAUSE_MS)
 

@@ -1,4 +1,4 @@
-"""How many dispatches may be under way: overall, and to one host, so that a slow host cannot starve the others."""
+"""How many dispatches may be in flight: overall, and to one host, so that a slow host cannot starve the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rest(NamedTuple):
 
 
 class Slots:
-    """Dispatches under way, counted.
+    """Counts dispatches in flight.
 
     ``waiting``: lanes that hold due work which found no place. ``full``: lanes, by their step, that have as many items
     out as their ``parallelism`` allows; an attempt of the step that ends makes room again. ``resting``: lanes, by their
@@ -95,7 +95,7 @@ class Slots:
             del self._by_host[host]
 
     def reserve(self, host: str, places: int = 1) -> None:
-        """Places that a batch has taken and not yet used; a negative number gives them back."""
+        """Reserve places for a batch that has not committed yet; a negative number releases them."""
         self._reserved += places
         self._reserved_by_host[host] += places
         if not self._reserved_by_host[host]:
@@ -109,7 +109,7 @@ class Slots:
 
 
 class BatchCapacity:
-    """The places that one batch may take. They are occupied when it has committed; if it fails, nothing was taken."""
+    """Places reserved by one batch: occupied when it has committed, free again if it fails."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots

@@ -16,7 +16,7 @@ CLAIMABLE = (WorkStatus.PENDING, WorkStatus.NOT_COMPLETED)
 
 @dataclass(slots=True)
 class ClaimDue:
-    """Claim one item that is due, if there is room: a place of this node, the step's ``parallelism`` and its rate."""
+    """Claim one due item if the node's places, the step's ``parallelism`` and its rate limit allow it."""
 
     work_id: str
     flow_id: str
@@ -26,7 +26,7 @@ class ClaimDue:
         needs.inputs.add(self.flow_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> bool:
-        """Whether it was claimed. What was found due a moment ago may have ended or been claimed since."""
+        """Whether it was claimed. An item that was found due may have ended or been claimed since."""
         work = unit.work(self.work_id)
         if work.status not in CLAIMABLE or work.due_at is None or work.due_at > now:
             return False

@@ -18,7 +18,7 @@ from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 @dataclass(slots=True)
 class Completion:
-    """What became of a report."""
+    """The outcome of a report."""
 
     verdict: Verdict
     status: WorkStatus
@@ -50,7 +50,7 @@ class Complete:
 
     def decide(self, unit: UnitOfWork, now: int) -> Completion:
         work = unit.find_work(self._work_id)
-        if work is None or work.version == GATED:  # nobody was given a receipt for what an agent runs
+        if work is None or work.version == GATED:  # there is no receipt for a step that an agent runs
             raise UnknownReceipt
         step = unit.version(work.version)
         if step.definition.require_signature and self._verify is not None:
@@ -67,7 +67,7 @@ class Complete:
 
 @dataclass(slots=True)
 class HeartbeatAnswer:
-    """When the next sign of life is due, and whether the work is still wanted."""
+    """When the next heartbeat is due, and whether the work was cancelled."""
 
     deadline_at: int | None
     cancel_requested: bool
@@ -91,7 +91,7 @@ class Beat:
 
     def decide(self, unit: UnitOfWork, now: int) -> HeartbeatAnswer:
         work = unit.find_work(self._work_id)
-        if work is None or work.version == GATED:  # nobody was given a receipt for what an agent runs
+        if work is None or work.version == GATED:  # there is no receipt for a step that an agent runs
             raise UnknownReceipt
         step = unit.version(work.version)
         if step.definition.require_signature and self._verify is not None:

@@ -1,4 +1,4 @@
-"""Dispatching: send what was claimed, and record what the endpoint said.
+"""Dispatching: send claimed work, and record the response of the endpoint.
 
 The protocol. An attempt is sent only after its intent was committed (``after_commit`` is given what the batch wrote),
 and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded against that
@@ -23,11 +23,12 @@ import structlog
 from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.flows.requests import arguments_for
 from counterfoil.domain.flows.settle import settle
+from counterfoil.domain.gate.retry_context import retry_context_of_dispatch
 from counterfoil.domain.journal.events import EventType
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.records import FlowInputs, StepVersion, Work
 from counterfoil.domain.states import WorkStatus
-from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.domain.time import optional_rfc3339
 from counterfoil.domain.work.decisions import RetryRules, acknowledge, fail, give_back, report, take_back
 from counterfoil.domain.work.replies import (
     Acknowledged,
@@ -57,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 
 class RecordReply:
-    """What the endpoint's answer means for the attempt that it answers."""
+    """Records the outcome of an attempt: what the endpoint's response means for it."""
 
     def __init__(
         self, work: Work, outcome: Outcome, http_status: int | None, retry: RetryRules, hold: str | None = None
@@ -74,7 +75,7 @@ class RecordReply:
         needs.work.add(self._work_id)
 
     def decide(self, unit: UnitOfWork, now: int) -> str:
-        """What became of the attempt, in a word for the metrics."""
+        """The outcome of the attempt, as the metrics name it."""
         work = unit.work(self._work_id)
         if work.status is not WorkStatus.ACTIVE or (work.attempt, work.owner) != (self._attempt, self._owner):
             return "late"
@@ -197,7 +198,7 @@ class Dispatcher:
         await self._record(commit, record, work)
 
     async def _send(self, work: Work, step: StepVersion, body: bytes) -> Reply:
-        """Make the call; as long as this machine lacks what it takes, for half of the call's own time at most."""
+        """Make the call; while this machine lacks the resources for it, retry for half of the call's time at most."""
         assert step.definition.endpoint is not None, "only what has an endpoint is dispatched"
         loop = asyncio.get_running_loop()
         patience, began, pause = step.work.ack_timeout_ms, loop.time(), FIRST_PAUSE_SECONDS
@@ -256,7 +257,7 @@ class Dispatcher:
             "attempt": work.attempt,
             "max_attempts": step.work.max_attempts,
             "idempotency_key": work.idempotency_key,
-            "retry_context": retry_context(work),
+            "retry_context": retry_context_of_dispatch(work),
         }
         if definition.kind == "async":
             url = f"{self._context.webhook_base_url}/webhook/{work.flow_id}/{work.step_id}/{token}"
@@ -282,22 +283,6 @@ class Dispatcher:
             message_id = f"{work.work_id}.{work.attempt}"
             headers.update(self._signer.headers(message_id, self._context.clock(), body))
         return headers
-
-
-def retry_context(work: Work) -> dict[str, Any]:
-    """What an endpoint may want to know of the attempts before this one: ten fields, always all of them."""
-    return {
-        "gate_count": work.attempt,
-        "completion_count": 0,
-        "prior_completion_status": "none" if work.attempt <= 1 else "gated_not_completed",
-        "prior_output_available": False,
-        "prior_output": None,
-        "prior_completion_at": None,
-        "first_attempt_at": rfc3339(work.first_sent_at or 0),
-        "last_attempt_at": rfc3339(work.sent_at or 0),
-        "last_decision": "allow",
-        "idempotency_key": work.idempotency_key,
-    }
 
 
 def traceparent(work: Work) -> str:

@@ -1,6 +1,6 @@
-"""Work whose clock has run out, and work whose sender is gone: its outcome is unknown, and the step's rules decide.
+"""Work past its deadline, and work whose sender is gone: the outcome is unknown, and the step's retry rules decide.
 
-Both are decided anew from the state in the transaction: whatever was recorded first wins.
+Both are decided anew from the state in the transaction: the outcome that was recorded first wins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 @dataclass(slots=True)
 class ExpireOverdue:
-    """Silence past a deadline."""
+    """No report or response arrived before the deadline."""
 
     work_id: str
     retry: RetryRules
@@ -40,10 +40,10 @@ class ExpireOverdue:
 
 @dataclass(slots=True)
 class ReclaimOrphan:
-    """An attempt whose sender died before the answer was recorded: sent or not, nobody knows, and it counts.
+    """An attempt whose sender died before the reply was recorded: it may have been sent, so it counts.
 
-    ``owner`` is the dead one. It never lives again, so what it still owns is an orphan whenever this is decided; what
-    has another owner by now is none.
+    ``owner``: the id of the dead node. That id is never used again, so work that it still owns is an orphan whenever
+    this is decided; work that has another owner by now is not.
     """
 
     work_id: str

@@ -1,7 +1,7 @@
-"""Which heartbeats the journal keeps: some at first, then one in a while, however many a worker sends.
+"""Which heartbeats the journal keeps: a few at first, then one in each interval, however many a worker sends.
 
-The work item itself always has the last one, so what is left out costs nothing but a line of history. This pace is the
-node's own, in memory: after a restart, or on another node, an item may have some more lines.
+The work item itself always has the last heartbeat; only history is left out. The count is in the memory of this node:
+after a restart, or on another node, the journal may keep a few more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class HeartbeatPace:
 
     def __init__(self) -> None:
         self._settled_at: dict[str, int] = {}
-        """For each item, when it will have its whole burst again."""
+        """For each item, when it has its whole burst again."""
 
     def journals(self, work_id: str, now: int) -> bool:
         """Whether the journal keeps this heartbeat."""
@@ -30,6 +30,6 @@ class HeartbeatPace:
         return True
 
     def _forget(self, now: int) -> None:
-        """Let go of items that have their whole burst again; of all, if that frees none."""
+        """Forget items that have their whole burst again; all items, if there are none."""
         kept = {work_id: at for work_id, at in self._settled_at.items() if at > now}
         self._settled_at = kept if len(kept) < MOST_ITEMS else {}

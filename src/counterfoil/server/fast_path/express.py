@@ -1,4 +1,4 @@
-"""The express lane of the webhook: completions are most of the traffic, and all that they need is known at once.
+"""The express lane of the webhook: completions are most of the traffic, and need little of what aiohttp does.
 
 aiohttp makes a request object, a task, a response and several futures for every request. An ordinary completion (a
 ``POST /webhook/{flow}/{step}/{token}`` whose short body came along with its headers, on a connection where nothing
@@ -35,9 +35,9 @@ _LENGTH = re.compile(rb"[0-9]|[1-9][0-9]{1,8}")
 _NOT_PLAIN = frozenset(
     {b"connection", b"content-encoding", b"expect", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
 )
-"""Headers that may change what the rest of a request means, or what becomes of its connection."""
+"""Headers that may change how the rest of a request is read, or whether its connection is kept."""
 HELD_BYTES = 65_536
-"""How much is received behind a completion that is under way, before no more is read of the connection."""
+"""How much is received behind a completion that is under way before reading from the connection is paused."""
 _HEAD = (
     "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n"
     "X-Content-Type-Options: nosniff\r\nServer: counterfoil\r\nContent-Length: "
@@ -60,7 +60,7 @@ class LaneConnection(Protocol):
 
 
 class ExpressParser:
-    """Stands in front of aiohttp's parser and takes out what can go by the lane; the rest passes unchanged."""
+    """Stands in front of aiohttp's parser and takes plain completions; everything else passes unchanged."""
 
     __slots__ = (
         "_connection",
@@ -93,7 +93,7 @@ class ExpressParser:
         return getattr(self._inner, name)
 
     def takes_whole(self, data: bytes) -> bool:
-        """Take a plain completion before aiohttp hears of it; whatever else is received goes to ``feed_data``."""
+        """Take a plain completion before aiohttp's parser sees it; everything else goes to ``feed_data``."""
         return self._plain and not self._under_way and self._is_plain_completion(data)
 
     def feed_data(self, data: bytes) -> tuple[Any, bool, bytes]:
@@ -110,7 +110,7 @@ class ExpressParser:
         return messages, upgraded, tail
 
     def _is_plain_completion(self, data: bytes) -> bool:
-        """Take a completion that is all there, and of which nothing but its length and type has to be understood."""
+        """Take a completion that was received whole, and whose head says nothing but its length and type."""
         end_of_path = data.find(_LINE_ENDS, 0, _LONGEST_LINE)
         first_field = end_of_path + len(_LINE_ENDS)
         end = data.find(b"\r\n\r\n", first_field, first_field + _LONGEST_FIELDS)
@@ -126,7 +126,7 @@ class ExpressParser:
         return self._begin(flow_id, step_id, token, self._plain_headers, body)
 
     def _understands(self, fields: bytes) -> bool:
-        """Whether these header fields tell the length and type of a body, and nothing else that would matter."""
+        """Whether these header fields give the length and type of a body, and nothing else that matters."""
         if not _PLAIN_FIELDS.fullmatch(fields):
             return False
         lines = [line.split(b": ", 1) for line in fields.split(b"\r\n")]

@@ -24,7 +24,7 @@ Found = tuple[list[tuple[Any, Any]], bool, bytes]
 
 
 class RequestParser:
-    """Gives the requests in what is received, one by one, and what could not be parsed as the last of them."""
+    """Gives the received requests one by one; bytes that cannot be parsed come as the last of them."""
 
     __slots__ = ("_broken", "_inner", "_queued", "payload")
 
@@ -67,10 +67,10 @@ class RequestParser:
         return found, False, b""
 
     def message_consumed(self) -> None:
-        """Told when a request is begun; the parser was let go on when it had been read."""
+        """Called when a request is begun; the parser has gone on already, when the request had been read."""
 
     def break_off(self, error: Exception) -> None:
-        """The body that is being received will never be whole: whatever reads it is told."""
+        """The body that is being received will never be whole: its reader gets this error."""
         if self.payload is not None:
             self.payload.set_exception(error)
             self.payload = None
@@ -85,12 +85,12 @@ class RequestParser:
 
 
 def error_message(status: int, error: Exception) -> tuple[Any, Any]:
-    """What stands among the requests for something that is none: aiohttp answers it with ``handle_error``."""
+    """The place holder of a malformed request among the others: aiohttp answers it with ``handle_error``."""
     return _ErrInfo(status=status, exc=error, message=""), EMPTY_PAYLOAD
 
 
 def _refusal_of(message: RawRequestMessage) -> CounterfoilError | None:
-    """What the parser takes, but nothing here understands."""
+    """The refusal of a request that the parser takes, but this server does not."""
     if message.version != HttpVersion11 and message.version != HttpVersion10:  # noqa: PLR1714 (no tuple each time)
         return BadRequest(NOT_HTTP)
     if message.chunked and (

@@ -37,7 +37,7 @@ from counterfoil.server.problems import problem_response
 log = structlog.get_logger(__name__)
 
 _NEVER_SECONDS = 1e8
-"""aiohttp's own timeout of idle connections knows nothing of the express lane: server/connections.py has ours."""
+"""aiohttp's own timeout of idle connections ignores the express lane: server/connections.py has ours."""
 
 _FAULTS: tuple[tuple[type[Exception], str], ...] = (
     (LineTooLong, "the request line or a header is longer than this server accepts"),
@@ -117,7 +117,7 @@ class HttpConnection(RequestHandler):
         super().connection_lost(exc)
 
     def _noting(self, make: Any) -> Any:
-        """A maker of requests that notes that one is being handled, from the very beginning."""
+        """A request factory that notes that a request is being handled, from its beginning."""
 
         def make_request(*parts: Any) -> web.BaseRequest:
             self._handling = self._used = True
@@ -231,7 +231,7 @@ class HttpConnection(RequestHandler):
         return ClientWait(Waits.NEXT if self._used else Waits.HEADER, self._since)
 
     def _stalled(self, wire: asyncio.Transport, now: float) -> ClientWait:
-        """A client that takes its answer slowly is no client that does not take it."""
+        """How long the client has read nothing: a client that reads slowly is not stalled."""
         left = wire.get_write_buffer_size()
         if not self._stalled_since or left < self._stalled_bytes:
             self._stalled_since = now
@@ -267,7 +267,7 @@ class HttpConnection(RequestHandler):
         if isinstance(exc, CounterfoilError):
             response = problem_response(exc)
         elif status >= 500:
-            log.debug("connection_lost", cause=type(exc).__name__)
+            log.debug("client_lost", cause=type(exc).__name__)
             response = problem_response(InternalError())
         else:
             log.info("malformed_request", fault=type(exc).__name__, peer=request.remote)
@@ -279,13 +279,13 @@ class HttpConnection(RequestHandler):
         """An error of the protocol itself: where it happened, without the text, which may hold what was sent."""
         error = kwargs.get("exc_info")
         if isinstance(error, RequestPayloadError | RequestTimeout | HttpProcessingError | ConnectionError):
-            log.debug("connection_broken", cause=type(error).__name__)
+            log.debug("client_disconnected", cause=type(error).__name__)
             return
         frames = traceback.format_tb(error.__traceback__) if isinstance(error, BaseException) else []
-        log.error("connection_failed", cause=type(error).__name__, exception="".join(frames))
+        log.error("http_connection_failed", cause=type(error).__name__, exception="".join(frames))
 
     def log_debug(self, *args: Any, **kwargs: Any) -> None:
-        """Said by aiohttp about its own workings: not worth a line."""
+        """Drop the debug lines of aiohttp itself."""
 
 
 class FastServer(web.Server):

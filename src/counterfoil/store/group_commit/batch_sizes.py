@@ -60,5 +60,5 @@ class BatchSizer:
 
     @property
     def patience_at_rest(self) -> float:
-        """The same while no batch is under way: whoever is alone would leave the database idle."""
+        """The same while no batch is under way: a node that is alone would leave the database idle."""
         return PATIENCE_AT_REST if self._others else 0.0

@@ -53,7 +53,7 @@ class Listener:
                     reason = "a bug"
                 finally:
                     connection.terminate()
-                log.info("listener_lost", reason=reason, note="falling back to polling")
+                log.info("listener_lost", reason=reason, fallback="polling")
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _listen(self, connection: Connection) -> str:

@@ -86,7 +86,7 @@ class PostgresStore:
         self._closed = True
         self._signs_with: str | None = None
         self._signs_until = 0
-        self.heard: Callable[[str], None] = lambda message: None
+        self._heard: Callable[[str], None] = lambda message: None
 
     async def open(self) -> None:
         self._closed, self._readers, self._keeper = False, asyncio.Queue(), asyncio.Queue()
@@ -239,8 +239,11 @@ class PostgresStore:
     async def notify(self, message: str) -> None:
         await self._fetch(self._keeper, "SELECT pg_notify($1, $2)", self._listener.channel, message)
 
+    def listen(self, listener: Callable[[str], None]) -> None:
+        self._heard = listener
+
     def _hear(self, message: str) -> None:
-        self.heard(message)
+        self._heard(message)
 
     async def receipt_secret(self, proposed: str | None) -> str | None:
         if proposed is not None:

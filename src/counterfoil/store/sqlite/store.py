@@ -53,7 +53,7 @@ class SqliteStore:
         self._closed = True
         self._lock: int | None = None
         self._memory = OpenFlowCache(alone=True)
-        self.heard: Callable[[str], None] = lambda message: None
+        self._heard: Callable[[str], None] = lambda message: None
 
     async def open(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -151,7 +151,10 @@ class SqliteStore:
         pass
 
     async def notify(self, message: str) -> None:
-        self.heard(message)
+        self._heard(message)
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        self._heard = listener
 
     async def receipt_secret(self, proposed: str | None) -> str | None:
         return None
