@@ -1,10 +1,10 @@
-"""A step endpoint that does nothing by itself: it takes the work, and you are the worker.
+"""A step endpoint that only stores dispatches: you act as the worker.
 
-    POST /work             what the engine calls: takes a dispatch and says 200
-    GET  /work/FLOW        the dispatch of that flow, as soon as it is there
+    POST /work             called by the engine: stores the dispatch and returns 200
+    GET  /work/FLOW        the dispatch of that flow; waits until it has arrived
     GET  /webhook/FLOW     only its webhook URL, for a shell variable
 
-It shows receipts to whoever asks. A real endpoint keeps them to itself.
+It shows receipts to every caller. A real endpoint keeps them secret.
 """  # noqa: INP001 - a script beside the pages, not a package
 
 import asyncio

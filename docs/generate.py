@@ -1,9 +1,9 @@
-"""Writes the parts of the reference that the code itself knows, so that they cannot say anything else.
+"""Generates parts of the reference from the code, so that they cannot become outdated.
 
-A generated part stands in a page between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``;
-everything around it is written by hand.
+A generated part of a page lies between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``; everything
+around it is written by hand.
 
-    python docs/generate.py            renew every part
+    python docs/generate.py            regenerate every part
     python docs/generate.py --check    change nothing; exit code 1 if a part is stale
 """  # noqa: INP001 - a script beside the pages, not a package
 
@@ -50,49 +50,64 @@ HERE = Path(__file__).resolve().parent
 PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 WORK_WHEN: dict[tuple[WorkStatus, WorkStatus], str] = {
-    (WorkStatus.PENDING, WorkStatus.ACTIVE): "claimed for its first attempt, begun as a flow, or granted to an agent",
-    (WorkStatus.PENDING, WorkStatus.HELD): "people are asked before its first attempt",
-    (WorkStatus.PENDING, WorkStatus.SUCCEEDED): "people have agreed, and its agent reports it without asking again",
+    (
+        WorkStatus.PENDING,
+        WorkStatus.ACTIVE,
+    ): "claimed for its first attempt, started as a sub-flow, or granted to an agent",
+    (WorkStatus.PENDING, WorkStatus.HELD): "an approval is required before its first attempt",
+    (WorkStatus.PENDING, WorkStatus.SUCCEEDED): "approved, and its agent reports it without another gate call",
     (WorkStatus.PENDING, WorkStatus.FAILED): "a policy blocks it",
-    (WorkStatus.PENDING, WorkStatus.CANCELLED): "its predicate is false, or it is no longer wanted",
+    (WorkStatus.PENDING, WorkStatus.CANCELLED): "its predicate is false, or it is no longer needed",
     (WorkStatus.HELD, WorkStatus.PENDING): "approved",
-    (WorkStatus.HELD, WorkStatus.SUCCEEDED): "a late success of an earlier attempt: the approval is void",
+    (WorkStatus.HELD, WorkStatus.SUCCEEDED): "a late success of an earlier attempt: the approval becomes void",
     (WorkStatus.HELD, WorkStatus.FAILED): "rejected, expired, or a late failure",
-    (WorkStatus.HELD, WorkStatus.CANCELLED): "no longer wanted: the approval is void",
+    (WorkStatus.HELD, WorkStatus.CANCELLED): "no longer needed: the approval becomes void",
     (WorkStatus.ACTIVE, WorkStatus.SUCCEEDED): "a success was reported",
     (WorkStatus.ACTIVE, WorkStatus.FAILED): "a failure was reported, or no retry is left",
-    (WorkStatus.ACTIVE, WorkStatus.NOT_COMPLETED): "given back, not delivered, unknown outcome, or a clock ran out",
-    (WorkStatus.ACTIVE, WorkStatus.CANCELLED): "no longer wanted: the flow has ended, or others decided it",
+    (
+        WorkStatus.ACTIVE,
+        WorkStatus.NOT_COMPLETED,
+    ): "reported as not completed, not delivered, unknown outcome, or a deadline passed",
+    (WorkStatus.ACTIVE, WorkStatus.CANCELLED): "no longer needed: the flow or the step has ended",
     (WorkStatus.NOT_COMPLETED, WorkStatus.ACTIVE): "claimed for its next attempt when it is due, or granted again",
-    (WorkStatus.NOT_COMPLETED, WorkStatus.HELD): "people are asked before the retry",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.HELD): "an approval is required before the retry",
     (WorkStatus.NOT_COMPLETED, WorkStatus.SUCCEEDED): "a late success of an earlier attempt",
     (WorkStatus.NOT_COMPLETED, WorkStatus.FAILED): "a late failure of an earlier attempt, or a policy blocks the retry",
-    (WorkStatus.NOT_COMPLETED, WorkStatus.CANCELLED): "no longer wanted, as above",
+    (WorkStatus.NOT_COMPLETED, WorkStatus.CANCELLED): "no longer needed, as above",
 }
 STEP_WHEN: dict[tuple[StepStatus, StepStatus], str] = {
-    (StepStatus.PENDING, StepStatus.ACTIVE): "its inputs are there, and its predicate holds",
-    (StepStatus.PENDING, StepStatus.SKIPPED): "its predicate is false, or a value will not come though nothing failed",
-    (StepStatus.PENDING, StepStatus.CANCELLED): "a value will not come because something failed, or the flow has ended",
+    (StepStatus.PENDING, StepStatus.ACTIVE): "its inputs are available, and its predicate is true",
+    (
+        StepStatus.PENDING,
+        StepStatus.SKIPPED,
+    ): "its predicate is false, or an input cannot be produced, without a failure",
+    (
+        StepStatus.PENDING,
+        StepStatus.CANCELLED,
+    ): "an input cannot be produced because a step failed, or the flow has ended",
     (StepStatus.ACTIVE, StepStatus.COMPLETED): "all its work has ended, and none failed (or failures are collected)",
-    (StepStatus.ACTIVE, StepStatus.FAILED): "a work item of it failed, or its inputs or predicate are at fault",
+    (StepStatus.ACTIVE, StepStatus.FAILED): "a work item failed, or its inputs or predicate are not valid",
     (StepStatus.ACTIVE, StepStatus.CANCELLED): "the flow has ended, or enough other steps have completed",
-    (StepStatus.COMPLETED, StepStatus.PENDING): "redriven after it was undone",
+    (StepStatus.COMPLETED, StepStatus.PENDING): "redriven after it was compensated",
     (StepStatus.FAILED, StepStatus.PENDING): "redriven",
     (StepStatus.CANCELLED, StepStatus.PENDING): "redriven",
 }
 FLOW_WHEN: dict[tuple[FlowStatus, FlowStatus], str] = {
     (FlowStatus.ACTIVE, FlowStatus.COMPLETED): "every step has ended, and no goal failed",
-    (FlowStatus.ACTIVE, FlowStatus.FAILED): "a goal failed, or the deadline has passed, and there is nothing to undo",
-    (FlowStatus.ACTIVE, FlowStatus.CANCELLED): "somebody cancelled it, or its deadline did",
-    (FlowStatus.ACTIVE, FlowStatus.COMPENSATING): "it fails, or is cancelled, and something must be undone first",
-    (FlowStatus.COMPENSATING, FlowStatus.FAILED): "the undoing has ended",
-    (FlowStatus.COMPENSATING, FlowStatus.CANCELLED): "the undoing has ended, or somebody cancelled that as well",
+    (
+        FlowStatus.ACTIVE,
+        FlowStatus.FAILED,
+    ): "a goal failed, or the deadline has passed, and there is nothing to compensate",
+    (FlowStatus.ACTIVE, FlowStatus.CANCELLED): "cancelled by a caller, or by its deadline",
+    (FlowStatus.ACTIVE, FlowStatus.COMPENSATING): "it fails, or is cancelled, and steps must be compensated first",
+    (FlowStatus.COMPENSATING, FlowStatus.FAILED): "compensation has ended",
+    (FlowStatus.COMPENSATING, FlowStatus.CANCELLED): "compensation has ended, or was cancelled too",
     (FlowStatus.FAILED, FlowStatus.ACTIVE): "redriven",
-    (FlowStatus.CANCELLED, FlowStatus.ACTIVE): "it lies inside another flow, and that was redriven",
+    (FlowStatus.CANCELLED, FlowStatus.ACTIVE): "it is a sub-flow, and the outer flow was redriven",
 }
 APPROVAL_WHEN: dict[tuple[ApprovalStatus, ApprovalStatus], str] = {
-    (ApprovalStatus.PENDING, ApprovalStatus.APPROVED): "as many have agreed as must",
-    (ApprovalStatus.PENDING, ApprovalStatus.REJECTED): "somebody has refused",
+    (ApprovalStatus.PENDING, ApprovalStatus.APPROVED): "the last required approval was given",
+    (ApprovalStatus.PENDING, ApprovalStatus.REJECTED): "a reviewer rejected it",
     (ApprovalStatus.PENDING, ApprovalStatus.EXPIRED): "its deadline has passed",
     (ApprovalStatus.PENDING, ApprovalStatus.VOID): "the work item has ended without it",
 }
@@ -100,12 +115,12 @@ REPLY_WHEN: dict[ReplyCode, str] = {
     ReplyCode.ENDPOINT_UNAVAILABLE: "the endpoint answered 408, 425, 429 or 5xx",
     ReplyCode.ENDPOINT_REJECTED: "the endpoint answered another 4xx",
     ReplyCode.ENDPOINT_REDIRECT: "the endpoint answered 3xx; redirects are not followed",
-    ReplyCode.INVALID_RESPONSE: "a sync step answered 2xx with a body that is no StepResult",
+    ReplyCode.INVALID_RESPONSE: "a sync step answered 2xx with a body that is not a StepResult",
     ReplyCode.INVALID_ENDPOINT: "the endpoint's URL cannot be called at all",
     ReplyCode.EGRESS_DENIED: "the egress rules forbid the endpoint's address",
-    ReplyCode.NOT_DELIVERED: "the request provably never arrived: connection refused, no such host",
+    ReplyCode.NOT_DELIVERED: "the request certainly did not arrive: connection refused, no such host",
     ReplyCode.NOT_SENT: "this machine lacked descriptors, memory, ports or threads; it does not count as an attempt",
-    ReplyCode.UNKNOWN_OUTCOME: "the request was sent, and no complete response came back",
+    ReplyCode.UNKNOWN_OUTCOME: "the request was sent, and no complete response arrived",
 }
 COMMON_ERRORS: frozenset[type[CounterfoilError]] = frozenset({BadRequest, Forbidden, Unauthenticated, Unavailable})
 
@@ -260,15 +275,15 @@ def _route(route: Route) -> str:
 
 def _roles(route: Route) -> str:
     if route.bare:
-        return "none, the receipt is the credential"
+        return "none; the receipt is the credential"
     roles = "any" if route.roles == READERS else ", ".join(sorted(route.roles or {"none is needed"}))
-    return roles + ("; no key is needed on this machine itself" if route.open_on_loopback else "")
+    return roles + ("; no key is needed from the same machine" if route.open_on_loopback else "")
 
 
 def _body(route: Route) -> str:
     if route.request is None:
         return ""
-    return f" Body: `{route.request.__name__}`{' (may be left out)' if route.request_optional else ''}."
+    return f" Body: `{route.request.__name__}`{' (optional)' if route.request_optional else ''}."
 
 
 def _query_rows(route: Route) -> Iterator[tuple[str, str, str]]:

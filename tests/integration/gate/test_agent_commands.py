@@ -91,7 +91,7 @@ async def test_policies_are_put_shown_tried_out_and_deleted(client: Client, tmp_
     assert words(listed, "drop")[1:6] == ["disabled", "step", "drop*", "step.gate_count", ">"]
     assert "step.input.amount greater than 1000" in listed
     shown = await succeed("policy", "show", "wire")
-    assert "2 must agree within 24h" in shown
+    assert "2 required within 24h" in shown
     assert "step wire*, label team=a" in shown
     assert json.loads(await succeed("policy", "show", "wire", "--json"))["version"] == 1
 
@@ -117,10 +117,10 @@ async def test_a_gate_tells_whether_to_run_a_step_now(client: Client, workflow: 
     told = await succeed(*charge, "--claim", "60")
     assert words(told, "decision") == ["decision", "allow"]
     assert "ops." in " ".join(words(told, "claimed"))
-    assert "another agent runs it" in (await fail(*charge)).stderr
+    assert "another agent is running it" in (await fail(*charge)).stderr
     await client.complete_step(workflow, "charge", {"charge": 7}, key="invoice-1")
     done = await fail(*charge)
-    assert "is done already" in done.stderr
+    assert "is already completed" in done.stderr
     assert '{"charge": 7}' in done.stdout
     assert "shows it" in (await fail("gate", workflow, "charge")).stderr
     assert "is blocked" in (await fail("gate", workflow, "drop-1")).stderr
@@ -128,7 +128,7 @@ async def test_a_gate_tells_whether_to_run_a_step_now(client: Client, workflow: 
     assert words(tried, "decision") == ["decision", "block"]
     held = await fail("gate", workflow, "wire-1", "-i", '{"amount": 2000}', "--json")
     assert json.loads(held.stdout)["approval_status"] == "pending"
-    assert "waits for people" in held.stderr
+    assert "waits for an approval" in held.stderr
     assert "approvals list" in (await fail("gate", workflow, "wire-1", "-i", '{"amount": 2000}', "--reevaluate")).stderr
     assert "workflow list" in (await fail("gate", "wf_nobody", "charge")).stderr
 
@@ -141,14 +141,14 @@ async def test_people_see_what_waits_for_them_and_decide_it(client: Client, work
     ]
     listed = await succeed("approvals", "list", "--key", ANN)
     assert words(listed, first)[1:3] == ["wire-1", "high"]
-    for told in ("pending, ends in 23 h 59 m", "0 of 2", "a lot of money", '{"amount": 2000}'):
+    for told in ("pending, expires in 23 h 59 m", "0 of 2", "a lot of money", '{"amount": 2000}'):
         assert told in listed
 
     agreed = await succeed("approvals", "approve", first, "--key", ANN, "--comment", "I have called")
-    assert agreed == "agreed, 1 of 2: step wire-1 waits for 1 more\n"
-    assert "somebody else" in (await fail("approvals", "approve", first, "--key", ANN)).stderr
+    assert agreed == "recorded, 1 of 2 approvals: step wire-1 waits for 1 more\n"
+    assert "another reviewer" in (await fail("approvals", "approve", first, "--key", ANN)).stderr
     shown = await run("approvals", "show", first)
-    for told in ("asked", "by ops", "approved by ann", "I have called", '"amount": 2000', "approval_requested"):
+    for told in ("requested", "by ops", "approved by ann", "I have called", '"amount": 2000', "approval_requested"):
         assert told in shown.stdout
     assert f"counterfoil approvals approve {first}" in shown.stderr
     agreed = await succeed("approvals", "approve", first, "--key", BOB)

@@ -102,7 +102,7 @@ def test_commands_exist(page: Path) -> None:
 
 
 def test_the_reference_of_errors_has_the_codes_of_work() -> None:
-    listed = first_cells(REFERENCE / "errors.md", "What comes from reports, from clocks")
+    listed = first_cells(REFERENCE / "errors.md", "Codes from reports, deadlines")
     assert set(listed) == WORK_CODES
     assert len(listed) == len(WORK_CODES)
 
