@@ -3,7 +3,7 @@
 -- (open_flows, open_work): what has ended costs no sweep anything, and ending it changes no index of the tables that keep
 -- it, for none of these holds what changes. They leave room for it: a new version of a row finds its place on the same
 -- page. Nor have they checks, whose text PostgreSQL would read anew in every statement: what may become of a row stands in
--- queries.sql, and the doctor looks. What changes often asks for vacuum early: dead rows and index entries are what a
+-- sql/, and the doctor looks. What changes often asks for vacuum early: dead rows and index entries are what a
 -- search for due work would have to step over.
 
 -- Step definitions by content. Immutable: a flow keeps the version that it was started with.
@@ -95,7 +95,7 @@ CREATE TABLE flow_steps (
 -- Steps that wait for an optional input, and how long yet.
 CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 
--- The moves of a work item: see the guard in queries.sql (update_work) and domain/states.py.
+-- The moves of a work item: see the guard in sql/work.sql (update_work) and domain/states.py.
 CREATE TABLE work (
     ordinal         BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
     work_id         TEXT COLLATE "C" PRIMARY KEY,

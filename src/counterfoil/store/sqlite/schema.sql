@@ -90,7 +90,7 @@ CREATE TABLE flow_steps (
 -- Steps that wait for an optional input, and how long yet.
 CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 
--- The moves of a work item: see the guard in queries.sql (update_work) and domain/states.py.
+-- The moves of a work item: see the guard in sql/work.sql (update_work) and domain/states.py.
 CREATE TABLE work (
     ordinal         INTEGER PRIMARY KEY,
     work_id         TEXT NOT NULL UNIQUE,
