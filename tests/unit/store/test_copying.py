@@ -323,7 +323,7 @@ async def test_a_target_that_somebody_writes_to_is_refused(
     other = await Connector(Access(dsn, 0)).connect()
     async with other.transaction():
         await other.execute("INSERT INTO steps SELECT 's', version, 1, 1 FROM step_versions")
-        assert "somebody else is using it" in await refusal(path, dsn)
+        assert "it is in use" in await refusal(path, dsn)
     await other.close()
     await copied(path, dsn)
 

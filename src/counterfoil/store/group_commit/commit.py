@@ -10,7 +10,7 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
 - A failed load or commit fails the whole batch with ``Unavailable``: nothing of it was written, all may be sent again.
 - A guard that refuses (``GuardRefused``) rolls the batch back. Its commands are executed again in two batches, and so
   on by halves: a command that is refused alone is answered with ``InternalError``, and the others are committed.
-- A commit of which nobody knows whether it holds is answered with ``Unavailable``, too. Nothing else is written before
+- A commit of unknown outcome is answered with ``Unavailable``, too. Nothing else is written before
   the database has said which it was; if it holds, it is acted upon then.
 - Several batches may be under way, where the backend keeps them apart by its locks. Each is decided and answered as if
   it were alone. Commands are shared out among them (batch_sizes.py), and may wait some milliseconds for company.
@@ -48,7 +48,7 @@ TOLD_AGAIN_SECONDS = 5.0
 """How often the log is told that the store still fails: a busy engine fails hundreds of batches a second then."""
 
 SHORTEST_WAIT_SECONDS = 0.0005
-"""The loop's clock ticks in milliseconds: whoever asks to be woken earlier is so at once, again and again."""
+"""The loop's clock ticks in milliseconds: a timer that is set to less fires at once, again and again."""
 
 log = structlog.get_logger(__name__)
 
@@ -154,7 +154,7 @@ class GroupCommit:
         self._queue: deque[Entry] = deque()
         self._wake = asyncio.Event()
         self._wanted = 1
-        """How many commands must wait before whoever gathers them is woken."""
+        """How many commands must wait before the writer that gathers them is woken."""
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self.failed = False
@@ -312,7 +312,7 @@ class GroupCommit:
         for doubt in tuple(self._doubtful):
             unit, resolve = doubt
             holds = await resolve()
-            if doubt in self._doubtful:  # nobody else has settled it meanwhile
+            if doubt in self._doubtful:  # no other batch has settled it meanwhile
                 self._doubtful.remove(doubt)
                 if holds:
                     self._follow_up(unit, 0)
@@ -395,7 +395,7 @@ async def _raise(error: Exception) -> None:
 
 
 def _settle_future(future: asyncio.Future[Any], answer: Any) -> None:
-    if future.done():  # whoever asked has gone
+    if future.done():  # the caller was cancelled
         return
     if isinstance(answer, CounterfoilError):
         future.set_exception(answer)

@@ -1,7 +1,7 @@
 """The version of a database: created new, migrated when asked, refused when newer.
 
 Nodes that start together on an empty database create it once: they wait for each other. An older schema is not
-migrated by whoever starts first, because nodes of the older version may still be running: an operator does it.
+migrated by the first node to start, because nodes of the older version may still be running: an operator does it.
 """
 
 from __future__ import annotations

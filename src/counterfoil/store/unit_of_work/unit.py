@@ -226,7 +226,7 @@ class UnitOfWork:
         flow = self._flows.current.get(flow_id)
         return self._flows.existing(flow_id) if flow is None else flow
 
-    def known_flow(self, flow_id: str) -> Flow | None:
+    def loaded_flow(self, flow_id: str) -> Flow | None:
         """The flow as the batch leaves it, if it was loaded at all."""
         return self._flows.peek(flow_id)
 
@@ -276,18 +276,18 @@ class UnitOfWork:
     def open_work(self, flow_id: str) -> list[Work]:
         if flow_id not in self.complete.open_flows:
             raise NotLoaded("open_flows", flow_id)
-        return [item for item in self._known_work(flow_id) if item.status not in FINAL_WORK]
+        return [item for item in self._loaded_work(flow_id) if item.status not in FINAL_WORK]
 
     def work_of_step(self, flow_id: str, step_id: str) -> list[Work]:
         if step_key(flow_id, step_id) not in self.complete.step_work and not self._begins_here(flow_id):
             raise NotLoaded("step_work", step_key(flow_id, step_id))
-        items = [work for work in self._known_work(flow_id) if work.step_id == step_id]
+        items = [work for work in self._loaded_work(flow_id) if work.step_id == step_id]
         return sorted(items, key=lambda work: (work.created_at, work.work_id))
 
     def _begins_here(self, flow_id: str) -> bool:
         return flow_id in self.changes.peek(FLOWS).new or self._flows.is_new(flow_id)
 
-    def _known_work(self, flow_id: str) -> list[Work]:
+    def _loaded_work(self, flow_id: str) -> list[Work]:
         current = self._work.current
         return [work for work_id in self._work_of.get(flow_id, ()) if (work := current.get(work_id)) is not None]
 
@@ -302,7 +302,7 @@ class UnitOfWork:
 
     def _items_between(self, step: StepRun, first: int, end: int) -> list[Work]:
         if self._begins_here(step.flow_id):
-            items = [work for work in self._known_work(step.flow_id) if work.step_id == step.step_id]
+            items = [work for work in self._loaded_work(step.flow_id) if work.step_id == step.step_id]
             return sorted((work for work in items if first <= work.item < end), key=lambda work: work.item)
         find = Find.of("find_waiting_items", flow_id=step.flow_id, step_id=step.step_id, first=first, end=end)
         ids = [row[0] for row in self.found(find)]

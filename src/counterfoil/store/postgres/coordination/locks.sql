@@ -40,7 +40,7 @@ FROM (SELECT unnest($1::text[]) AS step_id ORDER BY 1) AS wanted;
 SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.register', 0));
 
 -- name: lock_keys
--- The right to give keys to somebody, in the order of their ids; held until the commit.
+-- The right to give keys away, in the order of their ids; held until the commit.
 SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.key.' || key_id, 0))
 FROM (SELECT unnest($1::text[]) AS key_id ORDER BY 1) AS wanted;
 

@@ -12,7 +12,7 @@ VALUES ($1, clock_timestamp(), clock_timestamp() + $2::bigint * INTERVAL '1 mill
 
 -- name: renew_lease
 -- Prolong a lease that has not lapsed yet; no row: it has, and stays so. The time is asked after the row was locked:
--- whoever found the lease lapsed (find_orphaned) had that lock before.
+-- a node that found the lease expired (find_orphaned) had that lock before.
 WITH mine AS MATERIALIZED (SELECT n.node_id FROM nodes AS n WHERE n.node_id = $1 FOR UPDATE),
 asked AS MATERIALIZED (SELECT mine.node_id, clock_timestamp() AS at FROM mine)
 UPDATE nodes SET lease_until = asked.at + $2::bigint * INTERVAL '1 millisecond'
@@ -24,7 +24,7 @@ RETURNING (SELECT count(*) FROM nodes AS n WHERE n.node_id <> $1 AND n.lease_unt
 UPDATE nodes SET joined_at = joined_at WHERE node_id = $1 RETURNING node_id;
 
 -- name: leave_nodes
--- Give a lease back: whatever its holder left behind is anybody's at once.
+-- Give a lease back: other nodes may reclaim the attempts of its holder at once.
 UPDATE nodes SET lease_until = clock_timestamp() WHERE node_id = $1 AND lease_until > clock_timestamp();
 
 -- name: begin_signing

@@ -9,7 +9,7 @@ SELECT
 FROM approvals AS a WHERE a.approval_id = ANY($1::text[]);
 
 -- name: find_expired_approvals
--- Approvals that nobody gave in time, the longest ago first, of flows that nobody else has in hand.
+-- Approvals that were not decided in time, the longest ago first, of flows that no other node has locked.
 SELECT a.approval_id, a.flow_id FROM approvals AS a JOIN flows AS f ON f.flow_id = ANY(ARRAY[a.flow_id])
 WHERE a.status = 'pending' AND a.expires_at <= :now ORDER BY a.expires_at LIMIT :limit FOR UPDATE OF f SKIP LOCKED;
 

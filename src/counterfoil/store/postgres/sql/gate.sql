@@ -10,7 +10,7 @@ FROM unnest($1::text[]) AS wanted (key) JOIN gates AS g
     ON g.flow_id = ANY(ARRAY[split_part(wanted.key, chr(10), 1)]) AND g.step_id = split_part(wanted.key, chr(10), 2);
 
 -- name: load_keys
--- Who some keys belong to.
+-- What some keys stand for.
 SELECT k.key_id, k.flow_id, k.step_id, k.digest, k.created_at, k.expires_at FROM key_owners AS k WHERE k.key_id = ANY($1::text[]);
 
 -- name: put_gates
@@ -33,7 +33,7 @@ ON CONFLICT (flow_id, step_id) DO UPDATE SET
     facts = excluded.facts;
 
 -- name: put_keys
--- Whom a key belongs to from now on.
+-- What a key stands for from now on.
 INSERT INTO key_owners (key_id, flow_id, step_id, digest, created_at, expires_at)
 SELECT * FROM unnest(
     $1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[]
@@ -43,7 +43,7 @@ ON CONFLICT (key_id) DO UPDATE SET
     created_at = excluded.created_at, expires_at = excluded.expires_at;
 
 -- name: list_gated_work
--- What agents were let run and have not reported, the oldest first: without what somebody has claimed at this moment.
+-- What agents were let run and have not reported, the oldest first: without what an agent has claimed at this moment.
 SELECT w.ordinal, w.work_id, w.flow_id, w.step_id, w.item, w.status, w.attempt, w.due_at, w.deadline_at, w.hold,
     w.progress, w.message, w.result, w.error, w.created_at, w.sent_at, w.acknowledged_at, w.recorded_at,
     w.idempotency_key, w.redrive_of, w.undoes, w.child_flow_id

@@ -32,7 +32,7 @@ SELECT * FROM unnest(
 );
 
 -- name: raise_controls
--- Policies or subscriptions have changed. Whoever writes holds the lock of the row (lock_controls).
+-- Policies or subscriptions have changed. The batch that writes holds the lock of the row (lock_controls).
 UPDATE controls SET revision = revision + change.changes FROM unnest($1::bigint[]) AS change (changes);
 
 -- name: get_policy

@@ -12,7 +12,7 @@ FROM deliveries AS d WHERE d.delivery_id = ANY($1::text[]);
 -- name: find_deliveries
 -- Deliveries to be made now, the longest due of each subscriber, at most a share of each; but for subscribers that are
 -- being told as much as they may be at once. One seek a subscriber, however much waits for it. Their own rows are locked:
--- whoever has one in hand makes it.
+-- the node that locks one makes it.
 WITH RECURSIVE told (subscription_id) AS (
     (SELECT d.subscription_id FROM deliveries AS d WHERE d.due_at IS NOT NULL ORDER BY d.subscription_id LIMIT 1)
     UNION ALL
@@ -41,7 +41,7 @@ ON CONFLICT (subscription_id) DO UPDATE SET
 DELETE FROM subscriptions WHERE subscription_id = ANY($1::text[]);
 
 -- name: drop_deliveries
--- What a subscriber that is no more was still to be told. What another node has in hand it will find to be nobody's.
+-- Undelivered messages of a deleted subscription. One that another node has locked is dropped by that node.
 DELETE FROM deliveries WHERE delivery_id IN (
     SELECT d.delivery_id FROM deliveries AS d WHERE d.subscription_id = ANY($1::text[]) FOR UPDATE SKIP LOCKED
 );

@@ -63,7 +63,7 @@ CROSS JOIN LATERAL (
 LIMIT :limit;
 
 -- name: find_waiting_items
--- Items of a step that are not released yet, among some of its places. Whoever asks has the flow in hand already.
+-- Items of a step that are not released yet, in a range of items. The batch that asks holds the lock of the flow.
 SELECT work_id FROM work
 WHERE flow_id = :flow_id AND step_id = :step_id AND item >= :first AND item < :end
     AND status = 'pending' AND due_at IS NULL
@@ -172,8 +172,8 @@ END
 RETURNING work.work_id;
 
 -- name: put_rates
--- When steps with a rate limit were sent last, in the place of what was known before. Whoever writes holds the lock of
--- the step (lock_steps).
+-- When steps with a rate limit were sent last, in the place of what was known before. The batch that writes holds the
+-- lock of the step (lock_steps).
 INSERT INTO step_rates (step_id, most, sent) SELECT * FROM unnest($1::text[], $2::integer[], $3::text[])
 ON CONFLICT (step_id) DO UPDATE SET most = excluded.most, sent = excluded.sent;
 

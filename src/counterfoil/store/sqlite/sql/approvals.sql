@@ -10,7 +10,7 @@ SELECT json_group_array(json_array(
 FROM json_each(?) AS wanted CROSS JOIN approvals AS a ON a.approval_id = wanted.value;
 
 -- name: find_expired_approvals
--- Approvals that nobody gave in time, the longest ago first.
+-- Approvals that were not decided in time, the longest ago first.
 SELECT approval_id, flow_id FROM approvals WHERE status = 'pending' AND expires_at <= :now ORDER BY expires_at LIMIT :limit;
 
 -- name: put_approvals

@@ -12,7 +12,7 @@ ON g.flow_id = substr(wanted.value, 1, instr(wanted.value, char(10)) - 1)
     AND g.step_id = substr(wanted.value, instr(wanted.value, char(10)) + 1);
 
 -- name: load_keys
--- Who some keys belong to.
+-- What some keys stand for.
 SELECT json_group_array(json_array(
     k.key_id, k.flow_id, k.step_id, k.digest, k.created_at, k.expires_at
 ))
@@ -34,7 +34,7 @@ ON CONFLICT (flow_id, step_id) DO UPDATE SET
     facts = excluded.facts;
 
 -- name: put_keys
--- Whom a key belongs to from now on.
+-- What a key stands for from now on.
 INSERT INTO key_owners (key_id, flow_id, step_id, digest, created_at, expires_at)
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
 ON CONFLICT (key_id) DO UPDATE SET
@@ -42,7 +42,7 @@ ON CONFLICT (key_id) DO UPDATE SET
     created_at = excluded.created_at, expires_at = excluded.expires_at;
 
 -- name: list_gated_work
--- What agents were let run and have not reported, the oldest first: without what somebody has claimed at this moment.
+-- What agents were let run and have not reported, the oldest first: without what an agent has claimed at this moment.
 SELECT w.ordinal, w.work_id, w.flow_id, w.step_id, w.item, w.status, w.attempt, w.due_at, w.deadline_at, w.hold,
     w.progress, w.message, w.result, w.error, w.created_at, w.sent_at, w.acknowledged_at, w.recorded_at,
     w.idempotency_key, w.redrive_of, w.undoes, w.child_flow_id

@@ -82,11 +82,11 @@ UPDATE flow_steps SET
 WHERE flow_id IN (VALUES :rows);
 
 -- name: empty_approvals
--- Who decided what stays; what it was about does not.
+-- The decision and its reviewers stay; the arguments do not.
 UPDATE approvals SET arguments = NULL WHERE flow_id IN (VALUES :rows);
 
 -- name: empty_deliveries
--- A delivery that nobody took is what the flow carried, too.
+-- An undelivered message is payload of the flow, too.
 DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);
 
 -- name: empty_flows

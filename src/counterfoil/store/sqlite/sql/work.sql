@@ -66,7 +66,7 @@ CROSS JOIN work AS w ON w.ordinal IN (
 LIMIT :limit;
 
 -- name: find_waiting_items
--- Items of a step that are not released yet, among some of its places.
+-- Items of a step that are not released yet, in a range of items.
 SELECT work_id FROM work
 WHERE flow_id = :flow_id AND step_id = :step_id AND item >= :first AND item < :end
     AND status = 'pending' AND due_at IS NULL
