@@ -72,7 +72,12 @@ def test_a_query_is_one_statement_without_comments(backend: str) -> None:
         assert "--" not in text, name
 
 
+def test_every_backend_has_a_file_for_each_concept() -> None:
+    found = {name: {file.name for file in files(name).joinpath("sql").iterdir()} for name in QUERY_PACKAGES.values()}
+    assert len({frozenset(own) for own in found.values()}) == 1, found
+
+
 def test_every_name_is_given_once(backend: str) -> None:
-    text = files(QUERY_PACKAGES[backend]).joinpath("queries.sql").read_text()
-    names = re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)
+    texts = [file.read_text() for file in files(QUERY_PACKAGES[backend]).joinpath("sql").iterdir()]
+    names = re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE)
     assert len(names) == len(set(names)) == len(load_queries(QUERY_PACKAGES[backend]))

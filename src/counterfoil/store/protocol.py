@@ -27,22 +27,22 @@ def text_size(row: Sequence[Any]) -> int:
 
 
 class Nodes(Protocol):
-    """Who else works on the same store, and how word gets to them. A store of one process answers for itself alone."""
+    """The nodes of one store: leases and notifications. A store of one process has no other node."""
 
     async def join(self, node_id: str, lease_ms: int) -> None:
         """Begin a lease; raises StoreFailure."""
         ...
 
     async def renew(self, node_id: str, lease_ms: int) -> int | None:
-        """Prolong a lease; how many other nodes there are, or None: it has lapsed, and never lives again."""
+        """Prolong a lease; how many other nodes there are, or None: the lease has expired, and cannot be renewed."""
         ...
 
     async def leave(self, node_id: str) -> None:
-        """Give the lease back: what the node left behind is anybody's at once."""
+        """Give the lease back: other nodes may reclaim the node's attempts at once."""
         ...
 
     async def notify(self, message: str) -> None:
-        """Tell the other nodes. They may never hear of it: nothing may depend on it."""
+        """Notify the other nodes. A notification may be lost: nothing may depend on it."""
         ...
 
     def listen(self, listener: Callable[[str], None]) -> None:

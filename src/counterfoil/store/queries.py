@@ -1,4 +1,4 @@
-"""Named queries: SQL lives in ``queries.sql`` files, one per backend, the same names in each."""
+"""Named queries: SQL lives in the ``sql`` folder of each backend, one file for each concept, the same names in each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
 @lru_cache
-def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
-    """The queries of a backend's package by name, without their comments."""
-    text = files(package).joinpath(file).read_text()
-    parts = _NAME.split(text)[1:]
-    return {name: _without_comments(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
+def load_queries(package: str, folder: str = "sql") -> dict[str, str]:
+    """The queries in a folder of a backend's package by name, without their comments."""
+    found: dict[str, str] = {}
+    for file in sorted(files(package).joinpath(folder).iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".sql"):
+            parts = _NAME.split(file.read_text())[1:]
+            for name, body in zip(parts[::2], parts[1::2], strict=True):
+                if name in found:
+                    raise ValueError(f"{package}: two queries have the name {name}")
+                found[name] = _without_comments(body)
+    return found
 
 
 def _without_comments(body: str) -> str:

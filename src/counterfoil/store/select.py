@@ -1,4 +1,4 @@
-"""Which store the settings mean. PostgreSQL's driver is loaded only by those who use it."""
+"""Which store the settings mean. PostgreSQL's driver is loaded only where it is used."""
 
 from __future__ import annotations
 

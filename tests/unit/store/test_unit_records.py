@@ -9,7 +9,7 @@ import pytest
 from counterfoil.store.kinds.kind import Kind, nothing_written
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.read_set import NotLoaded
-from counterfoil.store.unit_of_work.records import Records
+from counterfoil.store.unit_of_work.records import Missing, Records
 from tests.store.records import work_item
 
 THINGS: Kind[str, Any] = Kind(name="things", writes=nothing_written)
@@ -99,7 +99,7 @@ def test_a_draft_is_a_copy_and_the_same_one_for_the_whole_command() -> None:
 def test_a_draft_of_what_does_not_exist_is_a_bug() -> None:
     things = records()
     things.add("a", None)
-    with pytest.raises(AssertionError, match="things a"):
+    with pytest.raises(Missing, match="things a"):
         things.draft("a")
     with pytest.raises(NotLoaded):
         things.draft("b")

@@ -82,7 +82,8 @@ class ControlQueries:
         step = next((step for step in document["steps"] if step["step_id"] == step_id), None)
         if step is None:
             raise UnknownStep("no gate call was made for this step")
-        work = [row[1] for row in await self._read("work_of_flow", flow_id=workflow_id) if row[3] == step_id]
+        rows = await self._read("work_of_flow", flow_id=workflow_id)
+        work = [work_id for _, work_id, _, of_step, *_ in rows if of_step == step_id]
         history = await self._history([(workflow_id, work_id) for work_id in work])
         return {"workflow_id": workflow_id, **step, "history": history}
 
@@ -96,8 +97,7 @@ class ControlQueries:
         rows = await self._read("get_approval", approval_id=approval_id)
         if not rows:
             raise UnknownApproval
-        flow_id: str = rows[0][2]
-        return flow_id
+        return read_approval(rows[0][1:]).flow_id
 
     async def approval(self, approval_id: str) -> ApprovalDocument:
         """An approval with the attempts of its work item so far."""
@@ -166,9 +166,8 @@ class ControlQueries:
 
     async def policies_from(self, source: str) -> list[str]:
         """The ids of all policies in force that come from there."""
-        return [
-            row[0] for row in await self._read("list_policies", after=None, limit=MOST_POLICIES) if row[3] == source
-        ]
+        rows = await self._read("list_policies", after=None, limit=MOST_POLICIES)
+        return [policy_id for policy_id, _, _, own_source, *_ in rows if own_source == source]
 
     async def policy_versions(self, policy_id: str) -> PolicyVersions:
         rows = await self._read("policy_versions", policy_id=policy_id, limit=MOST_VERSIONS)

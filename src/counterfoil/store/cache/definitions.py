@@ -1,7 +1,7 @@
-"""What a node knows for good: definitions, plans and findings by their content, and the last revision of the register.
+"""Definitions, plans and findings, which are named by their content, and the last revision of the register.
 
-None of that changes under its name, so it cannot be out of date. Beside it the policies and subscriptions, which can:
-whoever writes proves that they have not changed since. It is shared by all batches of a node.
+None of that changes under its name, so it cannot be out of date. Policies and subscriptions can: every batch that
+writes proves that they have not changed since. The cache is shared by all batches of a node.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class DefinitionCache:
         """Only what is durable: a flow may name it without writing it again."""
         self.register = NO_REGISTER
         self.controls: Controls | None = None
-        """Policies and subscriptions as they were seen last. Nobody writes anything who has seen older ones than the
-        store has; None: they have changed, or nobody has looked yet."""
+        """Policies and subscriptions as they were seen last. A batch that has seen older ones than the store has writes
+        nothing; None: they have changed, or were never loaded."""
         self.findings: dict[bytes, str | None] = {}
         """What was found out about values whose check takes long."""
         self._defaults = defaults or WorkDefaults()

@@ -1,12 +1,12 @@
-"""What a store remembers of open flows after a commit, so that their next change need not load them again.
+"""Open flows as the last commit left them, so that their next change need not load them again.
 
-Most of what happens to a work item happens soon after the last thing that did: an acknowledgement after the dispatch,
-a completion after the acknowledgement. A flow is remembered as its last commit left it, never as a batch that is still
-under way would have it: whatever a batch changes is taken out before it is written, and put back once it is known to
-be durable. If the batch comes to nothing, or nobody knows what became of it, it is simply not remembered any more.
+Most events of a work item follow soon after the one before: an acknowledgement after the dispatch, a completion after
+the acknowledgement. A flow is cached as its last commit left it, never as a batch that is still under way would have
+it: what a batch changes is taken out before it is written, and put back once it is known to be durable. If the batch
+fails, or its outcome is unknown, the flow stays out of the cache.
 
-A store with one writer may rely on it. Where others write as well, each flow has a revision, which every commit that
-changes anything of the flow raises by one: what is remembered is true exactly as long as the revision is the same.
+A store with one writer may rely on the cache. Where several nodes write, each flow has a revision, which every commit
+that changes anything of the flow raises by one: a cached flow is valid exactly as long as the revision is the same.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 MOST_ITEMS = 10_000
-"""Work items, over all flows. The flows that changed longest ago are forgotten first."""
+"""Work items, over all flows. The flows that changed longest ago are dropped first."""
 MOST_OF_FLOW = 256
-"""Open items of one flow. A flow with more is not remembered: whatever changes it would touch all of them."""
+"""Open items of one flow. A flow with more is not cached: every change of it would touch all of them."""
 MOST_TEXT = 4_096
-"""An item that carries more text than this, in its arguments or in what its worker said, is not remembered: a number
+"""An item that carries more text than this, in its arguments or in what its worker said, is not cached: a number
 of items would otherwise be no bound."""
 
 
@@ -72,59 +72,59 @@ class OpenFlowCache:
 
     def __init__(self, *, alone: bool, most_items: int = MOST_ITEMS) -> None:
         self._alone = alone
-        """Nobody else writes to the store, so nothing can be out of date."""
+        """There is no other writer, so nothing can be out of date."""
         self._most_items = most_items
         self._flows: dict[str, CachedFlow] = {}
         self._flow_of: dict[str, str] = {}
 
     def recall(self, unit: UnitOfWork, needs: ReadSet, revisions: Mapping[str, int] | None = None) -> ReadSet:
-        """Put what is remembered of the needed work into the unit of work; returns the needs that are left.
+        """Put the cached part of the needed work into the unit of work; returns the needs that are left.
 
-        ``revisions``: flows as they are now. What is remembered of them otherwise is out of date, and forgotten.
+        ``revisions``: flows as they are now. What is cached of another revision is out of date, and dropped.
         """
         left = set()
         for work_id in needs.work:
             flow_id = self._flow_of.get(work_id, "")
-            known = self._flows.get(flow_id)
-            if known is not None and revisions is not None and revisions.get(flow_id) != known.revision:
+            cached = self._flows.get(flow_id)
+            if cached is not None and revisions is not None and revisions.get(flow_id) != cached.revision:
                 self.take_out([flow_id])
-                known = None
-            if known is None:
+                cached = None
+            if cached is None:
                 left.add(work_id)
                 continue
-            work = known.work[work_id]
-            unit.add_whole(work, known.steps[work.step_id], known.flow, known.revision)
+            work = cached.work[work_id]
+            unit.add_whole(work, cached.steps[work.step_id], cached.flow, cached.revision)
         return needs.with_work(left)
 
     def take_out(self, flow_ids: Iterable[str]) -> dict[str, CachedFlow]:
-        """Forget these flows; returns what was remembered of them, for ``learn``."""
+        """Drop these flows; returns what was cached of them, for ``learn``."""
         taken: dict[str, CachedFlow] = {}
         for flow_id in flow_ids:
-            known = self._flows.pop(flow_id, None)
-            if known is not None:
-                taken[flow_id] = known
-                for work_id in known.work:
+            cached = self._flows.pop(flow_id, None)
+            if cached is not None:
+                taken[flow_id] = cached
+                for work_id in cached.work:
                     del self._flow_of[work_id]
         return taken
 
     def learn(self, unit: UnitOfWork, taken: Mapping[str, CachedFlow]) -> None:
-        """The batch is durable: remember the flows that it changed as it left them, unless they have ended.
+        """The batch is durable: cache the flows that it changed as it left them, unless they have ended.
 
-        ``taken`` is what was remembered of them before.
+        ``taken`` is what was cached of them before.
         """
         changes = unit.changes
         touched: dict[str, CachedFlow] = {}
         for flow_id in changes.touched():
-            flow = unit.known_flow(flow_id)
+            flow = unit.loaded_flow(flow_id)
             if flow is None or flow.status in FINAL_FLOWS:
                 continue
             found = unit.revisions.get(flow_id, -1)  # a new flow has revision 0 in the end
-            known = taken.get(flow_id)
-            if known is None or not (self._alone or known.revision == found):  # others have changed it since
-                known = CachedFlow(flow, found + 1)
+            cached = taken.get(flow_id)
+            if cached is None or not (self._alone or cached.revision == found):  # others have changed it since
+                cached = CachedFlow(flow, found + 1)
             else:
-                known.flow, known.revision = flow, found + 1
-            touched[flow_id] = known
+                cached.flow, cached.revision = flow, found + 1
+            touched[flow_id] = cached
         if not touched:  # all of them have ended
             return
         for (flow_id, _), step in changes.peek(STEPS).items():
@@ -136,15 +136,15 @@ class OpenFlowCache:
         self._put_back(touched)
 
     def _put_back(self, flows: Mapping[str, CachedFlow]) -> None:
-        for flow_id, known in flows.items():
+        for flow_id, cached in flows.items():
             there = self._flows.get(flow_id)
             if there is not None:  # two batches changed the flow at once: the later one may have been heard of first
-                if there.revision > known.revision:
+                if there.revision > cached.revision:
                     continue
                 self.take_out([flow_id])
-            if 0 < len(known.work) <= MOST_OF_FLOW:
-                self._flows[flow_id] = known
-                self._flow_of.update(dict.fromkeys(known.work, flow_id))
+            if 0 < len(cached.work) <= MOST_OF_FLOW:
+                self._flows[flow_id] = cached
+                self._flow_of.update(dict.fromkeys(cached.work, flow_id))
         while len(self._flow_of) > self._most_items:
             self.take_out([next(iter(self._flows))])
 
@@ -154,5 +154,5 @@ class OpenFlowCache:
         self._flow_of.clear()
 
     def __len__(self) -> int:
-        """How many work items are remembered."""
+        """How many work items are cached."""
         return len(self._flow_of)

@@ -112,7 +112,7 @@ def lost_events(rows: Rows) -> Iterator[Finding]:
 def _event(flow_id: str, work_id: str | None, at: int, fields: Sequence[Any]) -> Event:
     """One event of an entry; raises ValueError for one that this program never writes."""
     if not isinstance(fields, list):
-        raise ValueError(f"an event is a list, not {fields!r}")  # noqa: TRY004 (what is read is wrong, not who reads)
+        raise ValueError(f"an event is a list, not {fields!r}")  # noqa: TRY004 (the row is wrong, not the program)
     kind, step_id, of_work, attempt, data = fields
     if not (step_id is None or isinstance(step_id, str)) or not (attempt is None or isinstance(attempt, int)):
         raise ValueError(f"{kind}: neither step {step_id!r} nor attempt {attempt!r} may be like that")

@@ -109,7 +109,7 @@ def _check_work(work: Work, versions: dict[str, StepVersion]) -> Iterator[Findin
 
 
 def _check_approvals(records: FlowRecords) -> Iterator[Finding]:
-    """Whatever is held waits for an answer that can still come; nobody is asked about what is not held."""
+    """Whatever is held waits for an answer that can still come; no approval is pending for what is not held."""
     for work in records.work.values():
         approval = records.approvals.get(work.hold or "")
         if work.status is WorkStatus.HELD and (approval is None or approval.status is not ApprovalStatus.PENDING):

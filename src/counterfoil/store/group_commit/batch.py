@@ -120,12 +120,12 @@ class Batch:
         return able
 
     def restart(self) -> None:
-        """The transaction came to nothing and is tried again: in a new unit, with what was missed known beforehand."""
+        """The transaction was rolled back and is tried again, in a new unit that loads at once what was missed."""
         self.unit.capacity.give_back()
         self.unit.capacity.retract()
         self.restarted = True
-        # An approval has the lock of its flow. What a search found, and so locked, it may not find again: then nothing
-        # would lock the flow, and the batch would begin again for ever. A command that needs it misses it once more.
+        # An approval is covered by the lock of its flow. A search may not find again what it found, and so locked: then
+        # nothing locks the flow, and the batch would restart for ever. A command that needs it misses it again.
         self._missed.approvals.clear()
         self._begin()
 
@@ -208,7 +208,7 @@ class Batch:
         return added
 
     def fail(self, error: CounterfoilError) -> None:
-        """The transaction came to nothing: so did every command in it."""
+        """The transaction was rolled back: every command in it fails."""
         self.unit.capacity.retract()
         self._standing_for = {}
         self._postpones = False

@@ -5,8 +5,8 @@ one large batch, and there would be nothing to decide while the backend works on
 that are about: as many commands as there have been lately, divided by the batches.
 
 A batch has a cost of its own, in this process and in the database, as large as that of several commands. So few
-commands are not divided. How few, depends on what could be done meanwhile: a node that is alone would leave the
-database idle; where there are others, they use it. Nor is a small rest left to a batch of its own: it would keep one
+commands are not divided. How few depends on what could be done meanwhile: a single node would leave the
+database idle; other nodes use it. Nor is a small rest left to a batch of its own: it would keep one
 of the places busy for a whole trip to the database, and the commands that come meanwhile waiting.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 FADING = 0.75
-"""How much of the crowd is still expected after each batch, if it does not show."""
+"""How much of the load is still expected after each batch, if it does not show."""
 SOME_MORE = 1.5
 """Up to so many shares are taken by one batch, if no more wait."""
 LEAST_ALONE = 16
@@ -30,11 +30,11 @@ PATIENCE_AT_REST = 0.001
 
 
 class BatchSizer:
-    """Remembers how many commands there were, waiting and under way together."""
+    """Keeps how many commands there were lately, waiting and under way together."""
 
     def __init__(self, batches: int) -> None:
         self._batches = batches
-        self._crowd = 0.0
+        self._load = 0.0
         self._others = 0
 
     def expect_others(self, others: int) -> None:
@@ -43,7 +43,7 @@ class BatchSizer:
 
     def take(self, waiting: int, under_way: int) -> int:
         """How many of those that wait the next batch takes."""
-        self._crowd = max(waiting + under_way, self._crowd * FADING)
+        self._load = max(waiting + under_way, self._load * FADING)
         enough = self.enough
         return waiting if waiting < SOME_MORE * enough else enough
 
@@ -51,12 +51,12 @@ class BatchSizer:
     def enough(self) -> int:
         """How many are the share of a batch."""
         least = LEAST_AMONG_OTHERS if self._others else LEAST_ALONE
-        return math.ceil(max(self._crowd / self._batches, min(self._crowd, least)))
+        return math.ceil(max(self._load / self._batches, min(self._load, least)))
 
     @property
     def patience(self) -> float:
         """How many seconds it is worth to wait for a share."""
-        return PATIENCE_OF_FEW if self._others and self._crowd <= LEAST_AMONG_OTHERS else PATIENCE
+        return PATIENCE_OF_FEW if self._others and self._load <= LEAST_AMONG_OTHERS else PATIENCE
 
     @property
     def patience_at_rest(self) -> float:

@@ -18,7 +18,7 @@ from counterfoil.store.kinds.kind import (
     Phase,
     Unlocked,
     Write,
-    filling,
+    filling_pairs,
     nothing_written,
 )
 
@@ -84,7 +84,7 @@ CURRENT: Kind[str, str] = Kind(
             name="steps",
             query="load_current",
             columns=("step_id", "version"),
-            fill=filling(lambda: CURRENT, lambda row: (row[0], row[1])),
+            fill=filling_pairs(lambda: CURRENT, tuple),
             unlocked=Unlocked.AT_FIRST,
         ),
     ),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.records import Flow, FlowInputs
 from counterfoil.domain.states import FlowStatus
 from counterfoil.store.kinds.columns import Columns, Row, RowWriter
@@ -89,12 +90,13 @@ def _rows(changed: Mapping[str, Flow], of: ChangesOf[str, Flow], writer: RowWrit
 FLOWS: Kind[str, Flow] = Kind(
     name="flows",
     key=lambda flow: flow.flow_id,
+    unknown=UnknownFlow,
     loads=(
         Load(
             name="flows",
             query="load_flows",
             columns=FLOW_COLUMNS.names,
-            fill=filling(lambda: FLOWS, lambda row: (row[0], read_flow(row))),
+            fill=filling(lambda: FLOWS, read_flow),
             order=2,
             flow_of_key=itself,
             flow_column="flow_id",

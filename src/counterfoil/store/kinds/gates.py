@@ -34,11 +34,6 @@ def _key(gate: Gate) -> str:
     return step_key(gate.flow_id, gate.step_id)
 
 
-def _read(row: Sequence[Any]) -> tuple[str, Gate]:
-    gate = GATE_COLUMNS.read(row)
-    return _key(gate), gate
-
-
 GATES: Kind[str, Gate] = Kind(
     name="gates",
     key=_key,
@@ -47,7 +42,7 @@ GATES: Kind[str, Gate] = Kind(
             name="gates",
             query="load_gates",
             columns=GATE_COLUMNS.names,
-            fill=filling(lambda: GATES, _read),
+            fill=filling(lambda: GATES, read_gate),
             finds_work="load_gate_work",
             flow_of_key=flow_of,
             flow_column="flow_id",

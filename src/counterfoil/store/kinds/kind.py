@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from counterfoil.store.kinds.columns import Columns, Row, RowWriter
 
 if TYPE_CHECKING:
+    from counterfoil.domain.errors import CounterfoilError
     from counterfoil.domain.steps.definitions import WorkDefaults
     from counterfoil.store.unit_of_work.changes import Changed, Changes
     from counterfoil.store.unit_of_work.unit import UnitOfWork
@@ -199,6 +200,8 @@ class Kind(Generic[Key, R]):
     """The key as read sets have it."""
     loads: tuple[Load, ...] = ()
     """The first one loads single records by key."""
+    unknown: type[CounterfoilError] | None = None
+    """What a caller is told of a record that does not exist; None: no caller can name one."""
     absent: R | None = None
     """Stands for a record that was asked for and does not exist."""
     writes: Callable[[ChangesOf[Key, R]], Iterator[Write]]
@@ -225,10 +228,21 @@ def nothing_written(_: ChangesOf[Any, Any]) -> Iterator[Write]:
     return iter(())
 
 
-def filling(
+def filling(kind: Callable[[], Kind[Any, R]], read: Callable[[Sequence[Any]], R]) -> Callable[[Loaded], None]:
+    """A ``fill`` for rows that are records of a kind, and keys of which some may have none."""
+
+    def read_with_key(row: Sequence[Any]) -> tuple[Any, R]:
+        record, key = read(row), kind().key
+        assert key is not None, "a kind without a key reads pairs"
+        return key(record), record
+
+    return filling_pairs(kind, read_with_key)
+
+
+def filling_pairs(
     kind: Callable[[], Kind[Key, R]], read: Callable[[Sequence[Any]], tuple[Key, R]]
 ) -> Callable[[Loaded], None]:
-    """A ``fill`` for rows that are records of a kind, and keys of which some may have none."""
+    """The same where a record does not hold its key: ``read`` gives both."""
 
     def fill(loaded: Loaded) -> None:
         own = kind()
@@ -264,22 +278,25 @@ def plain_kind(
     written: int = Phase.LAST,
     prune: tuple[PruneStatement, ...] = (),
     empty: tuple[PruneStatement, ...] = (),
+    unknown: type[CounterfoilError] | None = None,
     **of_load: Any,
 ) -> Kind[str, R]:
     """A kind whose records are loaded by key, put and deleted, all columns at once."""
     key_of, writer = attrgetter(key), columns.writer()
 
-    def read(row: Sequence[Any]) -> tuple[str, R]:
-        record = columns.read(row)
-        return key_of(record), record
-
     load = Load(
-        name=name, query=f"load_{name}", columns=columns.names, fill=filling(lambda: kind, read), lock=lock, **of_load
+        name=name,
+        query=f"load_{name}",
+        columns=columns.names,
+        fill=filling(lambda: kind, columns.read),
+        lock=lock,
+        **of_load,
     )
     kind: Kind[str, R] = Kind(
         name=name,
         key=key_of,
         loads=(load,),
+        unknown=unknown,
         writes=putting(name, writer),
         written=written,
         prune=prune,

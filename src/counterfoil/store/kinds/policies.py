@@ -52,7 +52,7 @@ POLICIES: Kind[str, KeptPolicy] = Kind(
             name="policies",
             query="load_policies",
             columns=POLICY_COLUMNS.names,
-            fill=filling(lambda: POLICIES, lambda row: (row[0], read_policy(row))),
+            fill=filling(lambda: POLICIES, read_policy),
         ),
     ),
     writes=putting("policies", _PUT),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.domain.work.rates import SentTimes
 from counterfoil.store.kinds.columns import Row
-from counterfoil.store.kinds.kind import ChangesOf, Kind, Load, Phase, Write, filling
+from counterfoil.store.kinds.kind import ChangesOf, Kind, Load, Phase, Write, filling_pairs
 from counterfoil.store.kinds.work import COUNTING
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ RATES: Kind[str, SentTimes] = Kind(
             name="rates",
             query="load_rates",
             columns=("step_id", "most", "sent"),
-            fill=filling(lambda: RATES, read_sent),
+            fill=filling_pairs(lambda: RATES, read_sent),
             lock=COUNTING,
         ),
     ),

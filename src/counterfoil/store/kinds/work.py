@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from counterfoil.domain.errors import UnknownWork
 from counterfoil.domain.records import CancelCall, Flow, StepRun, Work
 from counterfoil.domain.states import WorkStatus
 from counterfoil.store.kinds.columns import JSON, Columns
@@ -20,7 +21,7 @@ from counterfoil.store.kinds.kind import (
     Unlocked,
     Write,
     by_flow,
-    filling,
+    filling_pairs,
     flow_of,
     nothing_written,
     of_flow,
@@ -123,6 +124,7 @@ def _sorted_out(of: ChangesOf[str, Work]) -> tuple[list[Work], list[Work], list[
 WORK: Kind[str, Work] = Kind(
     name="work",
     key=lambda work: work.work_id,
+    unknown=UnknownWork,
     loads=(
         Load(
             name="work",
@@ -162,7 +164,7 @@ ACTIVE: Kind[str, int] = Kind(
         Load(
             name="active_counts",
             query="count_active",
-            fill=filling(lambda: ACTIVE, lambda row: (row[0], row[1])),
+            fill=filling_pairs(lambda: ACTIVE, tuple),
             lock=COUNTING,
         ),
     ),

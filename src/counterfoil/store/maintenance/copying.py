@@ -69,7 +69,7 @@ class Digest:
 
 
 class Watch(Protocol):
-    """Who is told how far a copy has come."""
+    """Is told how far a copy has come."""
 
     def begins(self, stage: str, table: Table) -> None: ...
 
@@ -77,7 +77,7 @@ class Watch(Protocol):
 
 
 class Source:
-    """A SQLite database that nobody serves, read in one snapshot."""
+    """A SQLite database that no engine serves, read in one snapshot."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Bringing a database to this program's schema version when an operator says so, while nobody serves it."""
+"""Bringing a database to this program's schema version when an operator says so, while no node serves it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def _migrate_file(path: Path, now: int) -> Migrated:
 
 @contextlib.contextmanager
 def _own(path: Path) -> Iterator[None]:
-    """A file that nobody else serves, made if there is none: readable for its owner only, as an engine makes it."""
+    """A file that no other process serves, made if there is none: readable for its owner only, as engines make it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(path, "stop it first"):
         path.touch(mode=0o600)

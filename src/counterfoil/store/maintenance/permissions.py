@@ -1,4 +1,4 @@
-"""Who else on the machine can get at an engine's files: a neighbour must not replace the database or the secret."""
+"""Permissions of an engine's files: no other user of the machine may replace the database or the secret."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ else:
 
 CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 1.5
-"""How long somebody waits for a new connection who has somebody waiting himself."""
+"""How long a batch or a reader waits for a new connection, while its callers wait for it."""
 KEPT_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.05
@@ -68,15 +68,16 @@ class Access:
 
 
 class Unreachable(StoreFailure):
-    """Nobody answers there, or somebody who is just going or coming: what was connected to it is lost as well."""
+    """The server does not answer, or is starting up or shutting down: its other connections are lost as well."""
 
 
 class Connector:
     """When a server that could not be reached is tried again: soon, then less and less often.
 
-    Until then everybody is refused at once: a lost database must cost nobody a wait, nor be stormed when it is back.
-    The same while an attempt takes longer than whoever made it could wait: it goes on, and what it brings is kept for
-    the next who asks. So nobody waits long, and yet a server that is slow to let anybody in is reached in the end.
+    Until then every request for a connection is refused at once: a lost database must cost no caller a wait, and is not
+    overrun when it is back. The same while an attempt takes longer than its caller could wait: the attempt goes on, and
+    its connection is kept for the next caller. So callers wait briefly, and a server that is slow to accept connections
+    is reached in the end.
     """
 
     def __init__(self, access: Access) -> None:
@@ -103,7 +104,7 @@ class Connector:
         attempt = asyncio.create_task(self._attempt(), name="connect")
         try:
             done, _ = await asyncio.wait({attempt}, timeout=patience)
-        except BaseException:  # whoever asked has gone, which says nothing of the server
+        except BaseException:  # the caller was cancelled, which says nothing of the server
             self._leave(attempt)
             raise
         if not done:
@@ -114,7 +115,7 @@ class Connector:
         return attempt.result()
 
     async def close(self) -> None:
-        """Give up what is under way, and close what nobody came for."""
+        """Cancel attempts under way, and close connections that no caller has taken."""
         left = list(self._left)
         for attempt in left:
             attempt.cancel()
@@ -134,7 +135,7 @@ class Connector:
             attempt.get_loop().call_later(KEPT_SECONDS, self._discard, attempt.result())
 
     def _discard(self, connection: Connection) -> None:
-        """Nobody came for it."""
+        """Close a kept connection that no caller has taken."""
         if connection in self._kept:
             self._kept.remove(connection)
             connection.terminate()
@@ -193,7 +194,7 @@ def is_usable(connection: Connection | None) -> bool:
 
 
 async def close_connection(connection: Connection) -> None:
-    """Say goodbye, or hang up on a server that does not listen."""
+    """Close in an orderly way; at once if the server does not answer."""
     try:
         await connection.close(timeout=CLOSE_SECONDS)
     except FAULTS:

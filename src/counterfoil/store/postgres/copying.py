@@ -1,7 +1,7 @@
 """Into an empty PostgreSQL, all or nothing: schema, rows, receipt secret and the proof in one transaction.
 
-Until its COMMIT nobody sees anything of a copy, and a copy that is killed leaves the database as it was. Rows stream
-through in both directions, so the size of the source does not matter for the memory.
+Until its COMMIT no other connection sees anything of a copy, and a copy that is killed leaves the database as it was.
+Rows stream through in both directions, so the size of the source does not matter for the memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COPIED_TOGETHER = 10_000
 FETCHED_TOGETHER = 100
 """Rows that are read back at once: few, because one of them may be as large as the largest request."""
 LOCK_MS = 10_000
-"""How long to wait for others to let go of the target, such as the server's end of a copy that was killed."""
+"""How long to wait for locks on the target, such as those of a copy that was killed and that the server still ends."""
 
 NOTHING = "nothing was copied"
 
@@ -104,7 +104,7 @@ async def _commit(connection: Connection, transaction: Transaction, access: Acce
 
 
 async def _take_empty_tables(connection: Connection, names: list[str]) -> None:
-    """Keep everybody else from writing to them, and be sure that nobody has."""
+    """Keep other connections from writing to them, and check that none has."""
     for name in names:
         if await connection.fetchval("SELECT to_regclass($1)", name) is None:
             raise StoreFailure(f"it has no table {name}, though it has our schema version: give an empty database")

@@ -22,7 +22,7 @@ def examine(dsn: str, defaults: WorkDefaults | None = None) -> list[Finding]:
     def visit() -> None:
         try:
             found.extend(asyncio.run(_visit(Access(dsn, 0), defaults or WorkDefaults())))
-        except Exception as failure:  # noqa: BLE001 (raised again below, where somebody can see it)
+        except Exception as failure:  # noqa: BLE001 (raised again below, in the caller's thread)
             failures.append(failure)
 
     thread = threading.Thread(target=visit, name="doctor")

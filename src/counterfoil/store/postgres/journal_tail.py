@@ -1,7 +1,7 @@
 """The end of the journal, over all flows: in order and without a gap, though transactions commit out of order.
 
 It is about entries, not yet about the events in them (store/journal.py). Their numbers are drawn before the commit, so
-for a moment 12 may be seen while 11 is still being written. A reader who went on from 12 would never see 11. But
+for a moment 12 may be seen while 11 is still being written. A reader that went on from 12 would never see 11. But
 numbers are drawn without holes: a number that is missing belongs to a transaction that still runs, to one that was
 rolled back, or to a flow that was pruned. So whatever stands behind a hole is held back until every transaction that
 ran when the hole was first seen has ended; if the hole is still there then, it stays for ever.
@@ -20,7 +20,7 @@ COLUMNS = 5
 
 
 class JournalTail:
-    """Remembers holes: the number before each, and the first transaction that began after it was seen."""
+    """Keeps holes: the number before each, and the first transaction that began after it was seen."""
 
     def __init__(self) -> None:
         self._holes: dict[int, int] = {}

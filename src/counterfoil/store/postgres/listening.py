@@ -1,4 +1,4 @@
-"""Hearing the other nodes: one connection that LISTENs, opened anew when it is lost. Nobody depends on it."""
+"""Receives notifications of other nodes: one connection that LISTENs, reopened when lost. Nothing depends on it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from counterfoil.store.unit_of_work.read_set import ReadSet
 
 
 class BeginAgain(Exception):
-    """Another node was in the way: nothing was written, and the batch may be tried again at once."""
+    """The batch conflicts with another node: nothing was written, and it may be tried again at once."""
 
 
 async def take_locks(connection: Connection, needs: ReadSet, *, wait: bool) -> dict[str, int]:

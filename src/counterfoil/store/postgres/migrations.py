@@ -1,7 +1,7 @@
 """The version of a database: created new, migrated when asked, refused when newer.
 
 Nodes that start together on an empty database create it once: they wait for each other. An older schema is not
-migrated by whoever starts first, because nodes of the older version may still be running: an operator does it.
+migrated by the first node to start, because nodes of the older version may still be running: an operator does it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ def _script(name: str) -> str:
 
 
 SCHEMA_VERSION = 5
-MIGRATIONS: Mapping[int, str] = {number: _script(f"migration_{number}.sql") for number in range(1, SCHEMA_VERSION)}
+MIGRATIONS: Mapping[int, str] = {
+    number: _script(f"migrations/migration_{number}.sql") for number in range(1, SCHEMA_VERSION)
+}
 """Scripts by the version that they start from: entry 1 makes version 2 of version 1. ``schema.sql`` is the sum."""
 
 _LOCK = 7_017_202_601

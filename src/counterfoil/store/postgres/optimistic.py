@@ -1,20 +1,21 @@
-"""The short way of a batch: decided without locks, and written by one statement that proves it right or writes nothing.
+"""Optimistic execution of a batch: decided without locks, written by one statement that proves it right or fails.
 
-The protocol. Most batches need work items and the register, and what they miss later are steps of the same flows. What
-this node remembers of open flows (store/cache/open_flows.py) is not read; the rest is, without locks, each flow with
-its revision, and its steps after that: if one of them is newer than the revision that was seen, so is the flow, and the
-write will notice. Then everybody decides. The statement that writes the batch raises the revision of every flow that it
-changes, and only from the one that was seen; then come steps, work and journal. If any row is not as it was seen, the
-statement fails as a whole, and the batch begins again, the long way (transaction.py). So a batch is one to three trips
-to the server instead of five to seven, and takes the same locks in the same order as on the long way.
+The protocol. Most batches need work items and the register, and what they miss later are steps of the same flows. Open
+flows in this node's cache (store/cache/open_flows.py) are not read; the rest is, without locks, each flow with its
+revision, and its steps after that: if one of them is newer than the revision that was seen, so is the flow, and the
+write will notice. Then the commands are decided. The statement that writes the batch raises the revision of every flow
+that it changes, and only from the one that was seen; then come steps, work and journal. If any row is not as it was
+seen, the statement fails as a whole, and the batch is executed again with locks (transaction.py). So a batch is one to
+three trips to the server instead of five to seven, and takes the same locks in the same order as a batch with locks.
 
-Who was refused by what was read a moment ago was refused rightly. Who was refused by what is only remembered was so if
-the same flow is changed by the batch, for then the write proves it; otherwise the batch goes the long way.
+A command that was refused by what was just read was refused rightly. A command that was refused by what is only cached
+was refused rightly if the batch changes the same flow, for then the write proves it; otherwise the batch is executed
+with locks.
 
 What is durable when: after the statement was answered. If the answer is lost, the statement may even be still to come.
-Whoever wants to know first raises the revision of one of its flows, which waits for the statement if it is under way
-and makes it fail if it is not; then the journal has its entry, or never will (writer.py). Hence a batch that changes no
-flow that was there before goes the long way: there would be nothing to raise.
+To resolve that, the writer first raises the revision of one of its flows, which waits for the statement if it is under
+way and makes it fail if it is not; then the journal has its entry, or never will (writer.py). Hence a batch that
+changes no flow that existed before is executed with locks: there would be nothing to raise.
 """
 
 from __future__ import annotations
@@ -44,44 +45,44 @@ FLOW_ID, REVISION = JOINED_COLUMNS.index("flow_id"), len(JOINED_COLUMNS)
 LOCKING = frozenset({"move_flows", "update_flows"})
 """What takes the locks of flows, and so comes first."""
 MOST_READS = 4
-"""Who misses more than this is better off with locks, and without surprises."""
+"""A batch that misses more often than this is executed with locks."""
 
 
-async def decide_unlocked(connection: Connection, batch: Batch, memory: OpenFlowCache, defaults: WorkDefaults) -> bool:
+async def decide_unlocked(connection: Connection, batch: Batch, cache: OpenFlowCache, defaults: WorkDefaults) -> bool:
     """Whether the batch is decided, in a way that its write will prove right."""
     unit = batch.unit
     missed: ReadSet | None = batch.needs
     # A command that needs nothing wants to see a transaction.
     if not batch.needs.are_only(KINDS.unlocked) or batch.needs.are_only(()):
         return False
-    remembered: set[str] = set()
+    cached: set[str] = set()
     for _ in range(MOST_READS):
         assert missed is not None
         seen = set(unit.revisions)
-        left = memory.recall(unit, missed)
-        remembered |= unit.revisions.keys() - seen
+        left = cache.recall(unit, missed)
+        cached |= unit.revisions.keys() - seen
         if not await _read(connection, unit, left, defaults):
             break
         missed = batch.decide()
         if missed is None:
-            if _can_be_proved(unit, remembered):
+            if _can_be_proved(unit, cached):
                 return True
             break
         steps_of = set(map(flow_of, missed.flow_steps))
         if not missed.are_only(KINDS.unlocked_later) or not unit.revisions.keys() >= steps_of:
             break
-    memory.take_out(remembered)
-    batch.restart()  # somebody missed something, or was told something that no write would prove
+    cache.take_out(cached)
+    batch.restart()  # a command missed something, or was refused by what no write would prove
     return False
 
 
-def _can_be_proved(unit: UnitOfWork, remembered: set[str]) -> bool:
+def _can_be_proved(unit: UnitOfWork, cached: set[str]) -> bool:
     changes = unit.changes
     if not changes.any():
-        return not remembered
+        return not cached
     changed = changes.touched()
     return (
-        changed >= remembered
+        changed >= cached
         and not changed.isdisjoint(unit.revisions)
         and (not (journaled := changes.journaled()) or not journaled.isdisjoint(unit.revisions))  # see _mark
         and changes.is_optimistic
@@ -89,7 +90,7 @@ def _can_be_proved(unit: UnitOfWork, remembered: set[str]) -> bool:
 
 
 async def _read(connection: Connection, unit: UnitOfWork, needs: ReadSet, defaults: WorkDefaults) -> bool:
-    """Read what is not remembered; False if it shows that what is remembered is out of date."""
+    """Read what is not cached; False if it shows that the cache is out of date."""
     if needs.are_only(()):
         return True
     loaded: dict[str, list[Any]] = {}
@@ -106,7 +107,7 @@ async def _read(connection: Connection, unit: UnitOfWork, needs: ReadSet, defaul
     return True
 
 
-async def write_decided(connection: Connection, batch: Batch, memory: OpenFlowCache) -> None:
+async def write_decided(connection: Connection, batch: Batch, cache: OpenFlowCache) -> None:
     """Write a batch that was decided without locks. Raises BeginAgain, Unanswered, or what the connection raises."""
     unit, changes = batch.unit, batch.unit.changes
     if not changes.any():
@@ -114,7 +115,7 @@ async def write_decided(connection: Connection, batch: Batch, memory: OpenFlowCa
     claims = EventType.WORK_DISPATCHED in changes.kinds()
     writes = sorted(writes_of(changes, unit.revisions), key=lambda write: write.query not in LOCKING)
     text, parameters = proving(writes, unit.controls_revision, unit.node_id if claims else None)
-    taken = memory.take_out(changes.touched())
+    taken = cache.take_out(changes.touched())
     try:
         await connection.fetchval(text, *parameters, timeout=TRANSACTION_SECONDS)
     except DivisionByZeroError as unproved:
@@ -125,7 +126,7 @@ async def write_decided(connection: Connection, batch: Batch, memory: OpenFlowCa
         if is_answer(error):
             raise
         raise Unanswered(_mark(unit, writes)) from error
-    memory.learn(unit, taken)
+    cache.learn(unit, taken)
 
 
 def _mark(unit: UnitOfWork, writes: list[Write]) -> Mark | None:

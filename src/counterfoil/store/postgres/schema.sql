@@ -3,7 +3,7 @@
 -- (open_flows, open_work): what has ended costs no sweep anything, and ending it changes no index of the tables that keep
 -- it, for none of these holds what changes. They leave room for it: a new version of a row finds its place on the same
 -- page. Nor have they checks, whose text PostgreSQL would read anew in every statement: what may become of a row stands in
--- queries.sql, and the doctor looks. What changes often asks for vacuum early: dead rows and index entries are what a
+-- sql/, and the doctor looks. What changes often asks for vacuum early: dead rows and index entries are what a
 -- search for due work would have to step over.
 
 -- Step definitions by content. Immutable: a flow keeps the version that it was started with.
@@ -21,7 +21,7 @@ CREATE TABLE steps (
     updated_at BIGINT NOT NULL
 );
 
--- How often the register has changed: one row. Who has seen the register at this revision need not read it again.
+-- How often the register has changed: one row. A batch that has seen the register at this revision need not read it again.
 CREATE TABLE register (
     only_one BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (only_one),
     revision BIGINT NOT NULL
@@ -36,7 +36,7 @@ CREATE TABLE plans (
 
 -- active -> completed | failed | cancelled | compensating; compensating -> failed | cancelled; what has failed or was
 -- cancelled -> active by redrive
--- The lock of this row is the lock of the whole flow: who changes anything of a flow holds it, and raises the revision.
+-- The lock of this row is the lock of the whole flow: a batch that changes anything of a flow holds it, and raises the revision.
 CREATE TABLE flows (
     ordinal     BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
     flow_id     TEXT COLLATE "C" PRIMARY KEY,
@@ -95,7 +95,7 @@ CREATE TABLE flow_steps (
 -- Steps that wait for an optional input, and how long yet.
 CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 
--- The moves of a work item: see the guard in queries.sql (update_work) and domain/states.py.
+-- The moves of a work item: see the guard in sql/work.sql (update_work) and domain/states.py.
 CREATE TABLE work (
     ordinal         BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
     work_id         TEXT COLLATE "C" PRIMARY KEY,
@@ -152,7 +152,7 @@ CREATE TABLE cancel_calls (
 );
 CREATE INDEX cancel_calls_due ON cancel_calls (due_at);
 
--- Who serves this database. A lease that has lapsed never lives again: its holder comes back under another id.
+-- The nodes of this database. An expired lease cannot be renewed: its holder comes back under another id.
 -- Leases are counted by the database's clock, so that the nodes' clocks need not agree on them.
 CREATE TABLE nodes (
     node_id     TEXT COLLATE "C" PRIMARY KEY,
@@ -195,7 +195,7 @@ CREATE TABLE step_rates (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 
 -- What the gate knows of a step that an agent runs itself, beside the step and its work: how often it was asked, what it
--- said last (decision), what it will say to the same question (standing), and who has claimed it.
+-- said last (decision), what it will say to the same question (standing), and which agent has claimed it.
 CREATE TABLE gates (
     flow_id           TEXT COLLATE "C" NOT NULL,
     step_id           TEXT COLLATE "C" NOT NULL,
@@ -254,7 +254,7 @@ CREATE TABLE key_owners (
 );
 CREATE INDEX key_owners_of_flow ON key_owners (flow_id);
 
--- How often policies and subscriptions have changed: one row. Who has seen them at this revision need not read them again.
+-- How often policies and subscriptions have changed: one row. A batch that has seen them at this revision does not read them again.
 CREATE TABLE controls (
     only_one INTEGER PRIMARY KEY CHECK (only_one = 1),
     revision BIGINT NOT NULL
@@ -283,7 +283,7 @@ CREATE TABLE policy_versions (
     PRIMARY KEY (policy_id, version)
 );
 
--- Who is told of what happens.
+-- Which subscribers are told of which events.
 CREATE TABLE subscriptions (
     subscription_id TEXT COLLATE "C" PRIMARY KEY,
     definition      TEXT NOT NULL,

@@ -13,7 +13,7 @@ from counterfoil.store.queries import load_queries
 
 PACKAGE = "counterfoil.store.postgres"
 QUERIES = load_queries(PACKAGE)
-COORDINATION = load_queries(PACKAGE, "coordination.sql")
+COORDINATION = load_queries(PACKAGE, "coordination")
 """Queries that only a store of several nodes needs."""
 _WRITES = ChainMap(QUERIES, COORDINATION)
 

@@ -35,7 +35,7 @@ from counterfoil.store.postgres.writer import Truce, Writer
 from counterfoil.store.protocol import LONG_BYTES, Page, Row, text_size
 
 STATEMENT_SECONDS = 30.0
-"""A query that takes longer than this is given up, though the server be there (see store/postgres/watchdog.py)."""
+"""A query that takes longer than this is given up, even if the server answers (see store/postgres/watchdog.py)."""
 
 SIGNING_MS = 120_000
 """How far ahead of its lease a node notes that it signs receipts: for that long, clocks of nodes may differ."""
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 class PostgresStore:
-    """See store/protocol.py. Lost connections are opened anew by whoever needs them next, as the connector allows."""
+    """See store/protocol.py. A lost connection is reopened when it is needed next, as the connector allows."""
 
     batches = 2
     """The server works on one batch while the node decides on another: with one at a time, each waits for the other."""
@@ -66,19 +66,19 @@ class PostgresStore:
         self._watchdog = Watchdog(self._connector)
         self._readers: asyncio.Queue[Connection | None] = asyncio.Queue()
         self._keeper: asyncio.Queue[Connection | None] = asyncio.Queue()
-        """The one connection for leases and words: whoever reads slowly must not cost the node its lease."""
-        memory, truce = OpenFlowCache(alone=False), Truce()
+        """The one connection for leases and notifications: a slow read must not cost the node its lease."""
+        cache, truce = OpenFlowCache(alone=False), Truce()
         # A pooler may give another server to each trip of a statement that stands in no transaction.
         shortcuts = statement_cache > 0
         self._writers = [
-            Writer(self._connect, self._watchdog, defaults, memory, truce, takes_shortcuts=shortcuts)
+            Writer(self._connect, self._watchdog, defaults, cache, truce, takes_shortcuts=shortcuts)
             for _ in range(self.batches)
         ]
-        # Whose turn was last comes first: the server's process behind it has all that it needs at hand.
+        # The writer used last comes first: the caches of its server process are warm.
         self._idle_writers: asyncio.LifoQueue[Writer] = asyncio.LifoQueue()
         for writer in self._writers:
             self._idle_writers.put_nowait(writer)
-        self._in_hand = LocalLocks()
+        self._local_locks = LocalLocks()
         self._tail = JournalTail()
         self._columns: dict[str, int] = {}
         """How many columns the queries give that were asked for by pages."""
@@ -140,7 +140,7 @@ class PostgresStore:
 
     async def _execute(self, batch: Batch) -> None:
         wanted = frozenset(batch.needs.work)
-        await self._in_hand.take(wanted)
+        await self._local_locks.take(wanted)
         try:
             writer = await self._idle_writers.get()
             try:
@@ -148,7 +148,7 @@ class PostgresStore:
             finally:
                 self._idle_writers.put_nowait(writer)
         finally:
-            self._in_hand.give_back(wanted)
+            self._local_locks.give_back(wanted)
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class PostgresStore:
             except FAULTS:
                 if fresh or not connection.is_closed():
                     raise
-                connection = await self._connect()  # it broke while nobody used it: not the reader's fault
+                connection = await self._connect()  # it broke while it was idle
                 return await self._fetch_on(connection, text, values)
         except FAULTS as error:
             if connection is not None and not is_answer(error):
@@ -268,7 +268,7 @@ class PostgresStore:
         self._signs_until = until
 
     async def _look_at_server(self, connection: Connection) -> None:
-        """What whoever runs it should know: a server that may lose commits, a pooler that may lose statements."""
+        """Warn the operator of a server that may lose commits, and of a pooler that may lose statements."""
         async with connection.transaction():  # for the sake of a pooler, as above
             for name in ("fsync", "synchronous_commit"):
                 if await connection.fetchval("SELECT current_setting($1)", name) == "off":

@@ -1,14 +1,14 @@
-"""One write transaction on PostgreSQL: lock, load, decide, write, commit.
+"""One write transaction on PostgreSQL with locks: lock, load, decide, write, commit.
 
-It is the long way, which every batch can go; the short one is in shortcut.py.
+Every batch can be executed so; most are executed without locks (optimistic.py).
 
-The protocol. Who changes anything of a flow holds the lock of the flow's row. A batch takes its locks in one order:
-flows by id, then cancel calls by id, deliveries by id, then schedules by id and the right to make new ones, then the
-right to count what a step has sent, by step, then the right to give keys away, by key; searches come last and never
-wait. What it misses while deciding is locked without waiting; if another holds it, the batch begins again with
-everything that it now knows it needs. Writing waits once more: for the right to change the register of steps, for that
-to change policies and subscriptions, then for another batch that makes a flow of the same id, flows in the order of
-their ids. So batches wait for each other, but never in a circle.
+The protocol. A batch that changes anything of a flow holds the lock of the flow's row. It takes all its locks in one
+order: flows by id, then those that kinds of records declare (store/kinds), in the order of their numbers and by key:
+cancel calls, deliveries, schedules and the right to make new ones, the right to count what a step has sent, the right
+to give keys away. Searches come last and never wait. What the batch misses while deciding is locked without waiting; if
+another node holds it, the batch begins again with everything that it now knows it needs. Writing waits once more: for
+the right to change the register of steps, for that to change policies and subscriptions, then for another batch that
+makes a flow of the same id, flows in the order of their ids. So batches wait for each other, but never in a cycle.
 
 Rows are read after their locks were taken, by statements of their own: each sees all that was committed before
 (read committed). What is durable when: after COMMIT was answered. If the answer is lost, ``Unanswered`` carries the
@@ -37,11 +37,11 @@ from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.writing import writes_of
 
 TRANSACTION_SECONDS = 10.0
-"""A transaction that takes longer than this, or whose commit does, is given up, though the server be there: those whose
-commands are in it wait. A server that is lost is noticed before (store/postgres/watchdog.py)."""
+"""A transaction that takes longer than this, or whose commit does, is given up even if the server answers: the callers
+of its commands wait. A lost server is noticed earlier (store/postgres/watchdog.py)."""
 IDLE_MS = 3_000
-"""How long a transaction may stand still before the server ends it: a node that was stopped in the middle of one must
-not keep the others waiting for its locks. Its batch is tried again when it goes on."""
+"""How long a transaction may be idle before the server ends it: a node that was stopped in the middle of one must not
+keep the others waiting for its locks. Its batch is tried again when the node goes on."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +80,17 @@ def begin_statement(guard: int) -> str:
 
 
 async def execute(
-    connection: Connection, batch: Batch, defaults: WorkDefaults, begin: str, memory: OpenFlowCache
+    connection: Connection, batch: Batch, defaults: WorkDefaults, begin: str, cache: OpenFlowCache
 ) -> None:
     """The whole transaction of a batch. Raises BeginAgain, Unanswered, or what the connection raises."""
     try:
         async with asyncio.timeout(TRANSACTION_SECONDS):
             await connection.execute(begin)
-            await _decide(connection, batch, defaults, memory)
+            await _decide(connection, batch, defaults, cache)
             if not batch.unit.changes.any():
                 await connection.execute("ROLLBACK")
                 return
-            taken = memory.take_out(batch.unit.changes.touched() | batch.unit.changes.pruned_flows)
+            taken = cache.take_out(batch.unit.changes.touched() | batch.unit.changes.pruned_flows)
             mark = await _write(connection, batch)
     except AGAIN as error:
         await _roll_back(connection)
@@ -99,10 +99,10 @@ async def execute(
         await _roll_back(connection)
         raise
     await _commit(connection, mark)
-    memory.learn(batch.unit, taken)
+    cache.learn(batch.unit, taken)
 
 
-async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults, memory: OpenFlowCache) -> None:
+async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults, cache: OpenFlowCache) -> None:
     missed: ReadSet | None = batch.needs
     first = True
     locked = batch.unit.revisions
@@ -111,7 +111,7 @@ async def _decide(connection: Connection, batch: Batch, defaults: WorkDefaults, 
         for find in missed.finds:
             text, parameters = with_parameters(find.query, dict(find.parameters))
             batch.unit.add_found(find, [tuple(row) for row in await connection.fetch(text, *parameters)])
-        missed = memory.recall(batch.unit, missed, locked)
+        missed = cache.recall(batch.unit, missed, locked)
         loaded = await _load(connection, missed)
         if not locked.keys() >= _flows_of(missed, loaded):
             raise BeginAgain("a flow began after its lock was looked for: what is seen of it may change at any moment")
@@ -167,7 +167,7 @@ async def _write(connection: Connection, batch: Batch) -> Mark | None:
 
 
 def _check_controls(batch: Batch, revision: int) -> None:
-    """Nobody writes who has decided by other policies than those in force."""
+    """A batch that was decided by other policies than those in force writes nothing."""
     if revision != batch.unit.controls_revision:
         batch.unit.forget_controls()
         raise BeginAgain("policies or subscriptions have changed since they were read")

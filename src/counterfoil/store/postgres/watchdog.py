@@ -1,9 +1,9 @@
-"""Whether the server still answers: a lost one is told from a slow one, and whoever waits for it is set free.
+"""Tells a lost server from a slow one, and closes the connections on which no answer will come.
 
-A statement may take long and a lost server answers never, and from here they look the same. So when somebody has
-waited for a second, the server is asked over a new connection. If nobody answers there either, everybody who waits is
-cut off, and goes on as with any connection that breaks. If the server knows nothing of one of those connections, or
-has itself been waiting on it all the while, that one alone is lost (a failover leaves such behind) and is cut off.
+To a waiting batch or reader, a slow statement and a lost server look the same. So when one has waited for a second, the
+watchdog asks the server over a new connection. If that gets no answer either, all connections with a waiting statement
+are closed, and their users handle that as any broken connection. If the server does not know one of those connections,
+or has itself been waiting on it all the while, that one alone is lost (a failover leaves such behind) and is closed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Watch:
-    """A block in which somebody waits for a connection. Every batch passes here, so it is no generator."""
+    """A block that waits for answers on a connection. Every batch enters one, so it is no generator."""
 
     __slots__ = ("_connection", "_waiting")
 
@@ -61,8 +61,8 @@ class Watchdog:
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
         self.pooled = False
-        """Between us and the server is a pooler, by which the server cannot tell which connection is ours: then it is
-        only asked whether anybody answers."""
+        """Between this node and the server is a pooler, so the server cannot tell which connection is this node's: then
+        the watchdog only checks that it answers."""
         self._waiting: dict[Connection, float] = {}
         self._idle: dict[Connection, tuple[Any, float]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -77,7 +77,7 @@ class Watchdog:
             self._task = None
 
     def watch(self, connection: Connection) -> _Watch:
-        """Somebody waits for this connection, and does nothing else, as long as the block runs."""
+        """Watch a connection as long as the block runs, which waits for its answers and does nothing else."""
         return _Watch(self._waiting, connection)
 
     async def _run(self) -> None:
@@ -91,7 +91,7 @@ class Watchdog:
             try:
                 lost = await self._find_lost(list(suspects))
             except Exception:
-                log.exception("pulse_failed")
+                log.exception("watchdog_failed")
                 continue
             for connection, reason in lost.items():
                 if self._waiting.get(connection) == suspects[connection]:  # still the same wait
@@ -106,7 +106,7 @@ class Watchdog:
         except Unreachable as failure:
             return dict.fromkeys(suspects, f"database unreachable: {failure}")
         except StoreFailure:
-            return {}  # it is there, though it will not have one more
+            return {}  # the server answers, though it refuses another connection
         now = time.monotonic()
         lost = {one: "the server no longer has this session" for pid, one in by_pid.items() if pid not in known}
         idle: dict[Connection, tuple[Any, float]] = {}
@@ -121,7 +121,7 @@ class Watchdog:
         return lost
 
     async def _ask(self, pids: list[int]) -> dict[int, Any]:
-        """Which of the server's processes are there, and since when each has been waiting for us, if it does."""
+        """Which of the server's processes exist, and since when each has been waiting for this node, if it is."""
         connection = await self._connector.connect(PATIENCE_SECONDS)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):

@@ -1,7 +1,7 @@
 """One connection that writes, and what becomes of a batch when it breaks.
 
-A batch is begun again when another node was in its way, and once more when the connection had been lost while nobody
-used it. If it breaks during the commit, the truth is read back before anything else is said.
+A batch is begun again when it conflicts with another node, and once more when the connection was lost while it was
+idle. If it breaks during the commit, whether the commit holds is read back before any command is answered.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ from counterfoil.store.postgres.transaction import LeaseLost, Mark, Unanswered, 
 from counterfoil.store.postgres.watchdog import Watchdog
 
 TRIES = 20
-"""How often a batch is begun again because other nodes were in its way, before it is given up as unavailable."""
+"""How often a batch is begun again because of conflicts with other nodes, before it is given up as unavailable."""
 TRYING_SECONDS = 5.0
-"""How long it is begun again, however often: those whose commands are in it wait."""
+"""How long it is begun again, however often: the callers of its commands wait."""
 READ_BACK_SECONDS = 30.0
 USELESS_SECONDS = 0.5
-"""How long a server is left alone that let the writer in and then would not do its work (a standby, say)."""
+"""How long a server is left alone that accepted a connection and then refused to write (a standby, say)."""
 DOUBT_SECONDS = 2.0
-"""How long the commands of a commit in doubt wait for the truth, before they are told to ask again."""
+"""How long the commands of a commit in doubt wait for its outcome, before their callers are told to ask again."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass
 class Truce:
-    """Until when the writers of a node leave a server alone that let one of them in and then would not do its work."""
+    """Until when the writers of a node leave a server alone that accepted a connection and then refused to write."""
 
     until: float = 0.0
     reason: str = ""
 
 
 class Writer:
-    """Executes one batch at a time. ``connect`` gives a connection in the place of a lost one, or StoreFailure."""
+    """Executes one batch at a time. ``connect`` opens a connection in the place of a lost one; raises StoreFailure."""
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[Connection]],
         watchdog: Watchdog,
         defaults: WorkDefaults,
-        memory: OpenFlowCache,
+        cache: OpenFlowCache,
         truce: Truce,
         *,
         takes_shortcuts: bool,
     ) -> None:
         self._connect = connect
-        self._memory = memory
+        self._cache = cache
         self._watchdog = watchdog
         self._defaults = defaults
         self._truce = truce
@@ -107,12 +107,12 @@ class Writer:
         raise StoreFailure("gave up after repeated conflicts with other nodes")
 
     async def _execute_on(self, connection: Connection, batch: Batch) -> None:
-        """By the short way if that is possible, else by the long one."""
+        """Optimistically if that is possible, else with locks."""
         short = self._takes_shortcuts and not batch.restarted
-        if short and await decide_unlocked(connection, batch, self._memory, self._defaults):
-            await write_decided(connection, batch, self._memory)
+        if short and await decide_unlocked(connection, batch, self._cache, self._defaults):
+            await write_decided(connection, batch, self._cache)
         else:
-            await execute(connection, batch, self._defaults, self._begin, self._memory)
+            await execute(connection, batch, self._defaults, self._begin, self._cache)
 
     async def _resolve_soon(self, mark: Mark | None) -> bool:
         """Whether a commit in doubt holds; raises CommitUnknown when that cannot be found out within some seconds."""
@@ -134,8 +134,8 @@ class Writer:
     async def _holds(self, mark: Mark) -> bool:
         """Read back whether a commit holds, after its transaction is certain to have ended.
 
-        One that went the long way has ended when its guard is free. One that went the short way may not even have
-        begun; once the revision of a flow that it changes has been raised, it has ended or never will write anything.
+        A transaction with locks has ended when its guard is free. An optimistic statement may not even have begun; once
+        the revision of a flow that it changes has been raised, it has ended or never will write anything.
         """
         connection = await self._connect()
         try:
@@ -155,14 +155,14 @@ class Writer:
         log.info("commit_resolved", holds=bool(found))
         if self.connection is None:
             self.connection = connection
-        else:  # whoever settles an old doubt may find the writer at work again
+        else:  # the writer may have a new connection by the time an old doubt is settled
             connection.terminate()
         return bool(found)
 
     async def _reconnect(self) -> Connection:
         if time.monotonic() < self._truce.until:
             raise StoreFailure(self._truce.reason)
-        self._memory.clear()  # behind the next connection may be another server, with another past
+        self._cache.clear()  # behind the next connection may be another server, with another past
         self.connection = await self._connect()
         return self.connection
 
@@ -173,7 +173,7 @@ class Writer:
             self._truce.reason = explain(error)
 
     def _drop(self) -> None:
-        self._memory.clear()  # as in _reconnect
+        self._cache.clear()  # as in _reconnect
         if self.connection is not None:
             self.connection.terminate()
             self.connection = None

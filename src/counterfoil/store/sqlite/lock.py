@@ -1,4 +1,4 @@
-"""The lock beside a SQLite file: whoever serves, migrates or copies the database holds it, one process at a time."""
+"""The lock beside a SQLite file: a process that serves, migrates or copies the database holds it."""
 
 from __future__ import annotations
 

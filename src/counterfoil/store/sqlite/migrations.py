@@ -14,7 +14,9 @@ def _script(name: str) -> str:
 
 
 SCHEMA_VERSION = 5
-MIGRATIONS: Mapping[int, str] = {number: _script(f"migration_{number}.sql") for number in range(1, SCHEMA_VERSION)}
+MIGRATIONS: Mapping[int, str] = {
+    number: _script(f"migrations/migration_{number}.sql") for number in range(1, SCHEMA_VERSION)
+}
 """Scripts by the version that they start from: entry 1 makes version 2 of version 1. ``schema.sql`` is the sum."""
 
 

@@ -16,7 +16,7 @@ CREATE TABLE steps (
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- How often the register has changed: one row. Who has seen the register at this revision need not read it again.
+-- How often the register has changed: one row. A batch that has seen the register at this revision need not read it again.
 CREATE TABLE register (
     only_one INTEGER PRIMARY KEY CHECK (only_one = 1),
     revision INTEGER NOT NULL
@@ -90,7 +90,7 @@ CREATE TABLE flow_steps (
 -- Steps that wait for an optional input, and how long yet.
 CREATE INDEX flow_steps_due ON flow_steps (due_at) WHERE due_at IS NOT NULL;
 
--- The moves of a work item: see the guard in queries.sql (update_work) and domain/states.py.
+-- The moves of a work item: see the guard in sql/work.sql (update_work) and domain/states.py.
 CREATE TABLE work (
     ordinal         INTEGER PRIMARY KEY,
     work_id         TEXT NOT NULL UNIQUE,
@@ -188,7 +188,7 @@ CREATE TABLE step_rates (
 ) STRICT, WITHOUT ROWID;
 
 -- What the gate knows of a step that an agent runs itself, beside the step and its work: how often it was asked, what it
--- said last (decision), what it will say to the same question (standing), and who has claimed it.
+-- said last (decision), what it will say to the same question (standing), and which agent has claimed it.
 CREATE TABLE gates (
     flow_id           TEXT NOT NULL,
     step_id           TEXT NOT NULL,
@@ -247,7 +247,7 @@ CREATE TABLE key_owners (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX key_owners_of_flow ON key_owners (flow_id);
 
--- How often policies and subscriptions have changed: one row. Who has seen them at this revision need not read them again.
+-- How often policies and subscriptions have changed: one row. A batch that has seen them at this revision does not read them again.
 CREATE TABLE controls (
     only_one INTEGER PRIMARY KEY CHECK (only_one = 1),
     revision INTEGER NOT NULL
@@ -276,7 +276,7 @@ CREATE TABLE policy_versions (
     PRIMARY KEY (policy_id, version)
 ) STRICT, WITHOUT ROWID;
 
--- Who is told of what happens.
+-- Which subscribers are told of which events.
 CREATE TABLE subscriptions (
     subscription_id TEXT PRIMARY KEY,
     definition      TEXT NOT NULL,

@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _BROKEN = ("malformed", "not a database", "disk I/O error", "unable to open", "closed", "readonly", "no such table")
-"""Failures after which the connection itself is not trusted any more and is opened anew."""
+"""Failures after which the connection itself is not trusted any more and is reopened."""
 
 
 class SqliteStore:
@@ -52,14 +52,14 @@ class SqliteStore:
         self._readers: asyncio.Queue[SqliteConnection | None] = asyncio.Queue()
         self._closed = True
         self._lock: int | None = None
-        self._memory = OpenFlowCache(alone=True)
+        self._cache = OpenFlowCache(alone=True)
         self._heard: Callable[[str], None] = lambda message: None
 
     async def open(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = take_lock(self.path, "stop it, or give this one another data directory")
         self._closed, self._readers = False, asyncio.Queue()
-        self.path.touch(mode=0o600)  # what flows carry is nobody else's business
+        self.path.touch(mode=0o600)  # payloads are for the owner only
         try:
             writer = await self._open_writer()
             found = await writer.run(migrate, self._clock())
@@ -91,11 +91,11 @@ class SqliteStore:
     def execute(self, batch: Batch) -> Awaitable[None]:
         if self._writer is None:
             return self._execute_anew(batch)
-        return self._guard(self._writer.start(execute, batch, self._defaults, self._memory))
+        return self._guard(self._writer.start(execute, batch, self._defaults, self._cache))
 
     async def _execute_anew(self, batch: Batch) -> None:
         writer = await self._open_writer()
-        await self._guard(writer.start(execute, batch, self._defaults, self._memory))
+        await self._guard(writer.start(execute, batch, self._defaults, self._cache))
 
     async def _guard(self, running: Awaitable[None]) -> None:
         try:
@@ -139,7 +139,7 @@ class SqliteStore:
             raise StoreFailure("the database is being reopened")
         await self._guard(self._writer.start(write_probe))
 
-    # One process at a time: its lease is the lock on the file, and there is nobody else to tell.
+    # One process at a time: its lease is the lock on the file, and there is no other node.
 
     async def join(self, node_id: str, lease_ms: int) -> None:
         pass
@@ -166,7 +166,7 @@ class SqliteStore:
     async def _open_writer(self) -> SqliteConnection:
         self._check_open()
         self._writer = await open_writer(self.path)
-        self._memory = OpenFlowCache(alone=True)  # the file may have been replaced
+        self._cache = OpenFlowCache(alone=True)  # the file may have been replaced
         return self._writer
 
     async def _drop_if_broken(self, failure: StoreFailure) -> None:

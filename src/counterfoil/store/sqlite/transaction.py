@@ -34,8 +34,8 @@ Statement = tuple[str, list[Any], int | None]
 """SQL, its parameters, and how many rows it must have changed (None: any number)."""
 
 
-def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults, memory: OpenFlowCache) -> None:
-    """The whole transaction of a batch, in the writer's thread. What the memory holds need not be loaded."""
+def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults, cache: OpenFlowCache) -> None:
+    """The whole transaction of a batch, in the writer's thread. What the cache holds is not loaded."""
     _rollback(connection)  # a batch that failed midway may have left one open
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -44,14 +44,14 @@ def execute(connection: sqlite3.Connection, batch: Batch, defaults: WorkDefaults
             for find in missed.finds:
                 rows = connection.execute(QUERIES[find.query], dict(find.parameters)).fetchall()
                 batch.unit.add_found(find, rows)
-            missed = memory.recall(batch.unit, missed)
+            missed = cache.recall(batch.unit, missed)
             fill(batch.unit, missed, _read(connection, missed), defaults)
             missed = batch.decide()
         changes = batch.unit.changes
         if changes.any():
-            taken = memory.take_out(changes.touched() | changes.pruned_flows)
+            taken = cache.take_out(changes.touched() | changes.pruned_flows)
             _write(connection, (statement for write in writes_of(changes) for statement in _bulk(write)))
-            memory.learn(batch.unit, taken)
+            cache.learn(batch.unit, taken)
         else:
             connection.execute("ROLLBACK")
     except BaseException:

@@ -18,8 +18,8 @@ FINDS = "finds"
 class Find:
     """A search inside the transaction: a named query with its parameters.
 
-    What it finds is this transaction's until it ends: on a store that several nodes share, a search passes over what
-    another one has in hand, and never waits.
+    What it finds is locked by this transaction until it ends: on a store that several nodes share, a search passes over
+    what another node has locked, and never waits.
     """
 
     query: str

@@ -27,6 +27,10 @@ class NeverLoaded:
 NEVER_LOADED = NeverLoaded()
 
 
+class Missing(Exception):
+    """A record does not exist of which an event tells: a bug."""
+
+
 class Records(Generic[Key, R]):
     """Records by key, where None is one that does not exist.
 
@@ -55,6 +59,13 @@ class Records(Generic[Key, R]):
         except KeyError:
             raise self.not_loaded(key) from None
 
+    def existing(self, key: Key) -> R:
+        """The record; raises NotLoaded, or what the kind declares if it does not exist."""
+        record = self.get(key)
+        if record is None:
+            raise self.kind.unknown() if self.kind.unknown is not None else Missing(f"{self.kind.name} {key}")
+        return record
+
     def peek(self, key: Key) -> R | None:
         """The record, if it was loaded at all."""
         return self.current.get(key)
@@ -73,11 +84,10 @@ class Records(Generic[Key, R]):
 
     def draft(self, key: Key) -> R:
         """A record to be changed by the present command: a copy, unless the command has one already."""
+        before = self.before
         record = self.current.get(key)
         if record is None:
-            record = self.get(key)
-            assert record is not None, f"an event tells of {self.kind.name} {key}, which does not exist"
-        before = self.before
+            record = self.existing(key)
         if key in before:
             return record
         if not before:

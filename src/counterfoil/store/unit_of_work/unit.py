@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from uuid_utils import uuid7
 
-from counterfoil.domain.errors import UnknownApproval, UnknownFlow, UnknownWork
+from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.flows.planning import NO_PLAN, Plan
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.gate.cooperative import COOPERATIVE_PLAN
@@ -168,10 +168,12 @@ class UnitOfWork:
 
     def add_whole(self, work: Work, step: StepRun, flow: Flow, revision: int) -> None:
         """A work item with its step and flow, as they are at this revision."""
-        flow_id = work.flow_id
-        self.add_work(work)
-        self._steps.add((flow_id, work.step_id), step)
-        self._flows.add(flow_id, flow)
+        work_id, flow_id, items = work.work_id, work.flow_id, self._work.current
+        if work_id not in items:
+            items[work_id] = work
+            self._work_of.setdefault(flow_id, {})[work_id] = None
+        self._steps.current.setdefault((flow_id, work.step_id), step)
+        self._flows.current.setdefault(flow_id, flow)
         self.revisions[flow_id] = revision
 
     def add_outputs(self, flow_id: str, step_id: str, outputs: dict[str, Any] | None) -> None:
@@ -221,19 +223,16 @@ class UnitOfWork:
         return self._flows.get(flow_id)
 
     def flow(self, flow_id: str) -> Flow:
-        flow = self._flows.get(flow_id)
-        if flow is None:
-            raise UnknownFlow
-        return flow
+        flow = self._flows.current.get(flow_id)
+        return self._flows.existing(flow_id) if flow is None else flow
 
-    def known_flow(self, flow_id: str) -> Flow | None:
+    def loaded_flow(self, flow_id: str) -> Flow | None:
         """The flow as the batch leaves it, if it was loaded at all."""
         return self._flows.peek(flow_id)
 
     def step_run(self, flow_id: str, step_id: str) -> StepRun:
-        step = self._steps.get((flow_id, step_id))
-        assert step is not None, "no step of a flow is ever removed"
-        return step
+        step = self._steps.current.get((flow_id, step_id))
+        return self._steps.existing((flow_id, step_id)) if step is None else step
 
     def want_steps(self, flow_id: str, step_ids: Iterable[str]) -> None:
         steps = self._steps.current
@@ -265,10 +264,8 @@ class UnitOfWork:
         return self._work.get(work_id)
 
     def work(self, work_id: str) -> Work:
-        work = self._work.get(work_id)
-        if work is None:
-            raise UnknownWork
-        return work
+        work = self._work.current.get(work_id)
+        return self._work.existing(work_id) if work is None else work
 
     def touched_work(self, flow_id: str) -> list[Work]:
         current = self._work.current
@@ -279,18 +276,18 @@ class UnitOfWork:
     def open_work(self, flow_id: str) -> list[Work]:
         if flow_id not in self.complete.open_flows:
             raise NotLoaded("open_flows", flow_id)
-        return [item for item in self._known_work(flow_id) if item.status not in FINAL_WORK]
+        return [item for item in self._loaded_work(flow_id) if item.status not in FINAL_WORK]
 
     def work_of_step(self, flow_id: str, step_id: str) -> list[Work]:
         if step_key(flow_id, step_id) not in self.complete.step_work and not self._begins_here(flow_id):
             raise NotLoaded("step_work", step_key(flow_id, step_id))
-        items = [work for work in self._known_work(flow_id) if work.step_id == step_id]
+        items = [work for work in self._loaded_work(flow_id) if work.step_id == step_id]
         return sorted(items, key=lambda work: (work.created_at, work.work_id))
 
     def _begins_here(self, flow_id: str) -> bool:
         return flow_id in self.changes.peek(FLOWS).new or self._flows.is_new(flow_id)
 
-    def _known_work(self, flow_id: str) -> list[Work]:
+    def _loaded_work(self, flow_id: str) -> list[Work]:
         current = self._work.current
         return [work for work_id in self._work_of.get(flow_id, ()) if (work := current.get(work_id)) is not None]
 
@@ -305,7 +302,7 @@ class UnitOfWork:
 
     def _items_between(self, step: StepRun, first: int, end: int) -> list[Work]:
         if self._begins_here(step.flow_id):
-            items = [work for work in self._known_work(step.flow_id) if work.step_id == step.step_id]
+            items = [work for work in self._loaded_work(step.flow_id) if work.step_id == step.step_id]
             return sorted((work for work in items if first <= work.item < end), key=lambda work: work.item)
         find = Find.of("find_waiting_items", flow_id=step.flow_id, step_id=step.step_id, first=first, end=end)
         ids = [row[0] for row in self.found(find)]
@@ -313,9 +310,7 @@ class UnitOfWork:
         return [self.work(work_id) for work_id in ids]
 
     def inputs(self, flow_id: str) -> FlowInputs:
-        found = self._inputs.get(flow_id)
-        assert found is not None, "what a flow was started with is only removed with the flow"
-        return found
+        return self._inputs.existing(flow_id)
 
     def labels(self) -> dict[str, dict[str, str]]:
         """The labels of flows, as far as they were loaded."""
@@ -326,9 +321,7 @@ class UnitOfWork:
             return NO_PLAN
         if flow.plan == COOPERATIVE:
             return COOPERATIVE_PLAN
-        plan = self.definitions.plans.get(flow.plan) or self.records(PLANS).get(flow.plan)
-        assert plan is not None, "a plan is never removed"
-        return plan
+        return self.definitions.plans.get(flow.plan) or self.records(PLANS).existing(flow.plan)
 
     def version(self, version: str) -> StepVersion:
         found = self.definitions.versions.get(version) or self.definitions.version(version)
@@ -382,10 +375,7 @@ class UnitOfWork:
         return self.records(GATES).get(step_key(flow_id, step_id))
 
     def approval(self, approval_id: str) -> Approval:
-        approval = self.records(APPROVALS).get(approval_id)
-        if approval is None:
-            raise UnknownApproval
-        return approval
+        return self.records(APPROVALS).existing(approval_id)
 
     def delivery(self, delivery_id: str) -> Delivery | None:
         """What is still to be told; what goes with its flow in this very batch is gone."""
@@ -420,16 +410,12 @@ class UnitOfWork:
     # Changing ----------------------------------------------------------------------------------------------------
 
     def draft_work(self, work_id: str) -> Work:
-        if self._work.current.get(work_id) is None:
-            self.work(work_id)  # raises
         return self._work.draft(work_id)
 
     def draft_step(self, flow_id: str, step_id: str) -> StepRun:
         return self._steps.draft((flow_id, step_id))
 
     def draft_flow(self, flow_id: str) -> Flow:
-        if self._flows.current.get(flow_id) is None:
-            self.flow(flow_id)  # raises
         return self._flows.draft(flow_id)
 
     def draft_gate(self, flow_id: str, step_id: str) -> Gate:

@@ -1,0 +1,42 @@
+-- What the doctor reads.
+
+-- name: doctor_versions
+SELECT version, step_id, definition FROM step_versions;
+
+-- name: doctor_flows
+SELECT ordinal, flow_id FROM flows WHERE ordinal > $1 ORDER BY ordinal LIMIT $2;
+
+-- name: doctor_steps
+SELECT
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives, s.outputs
+FROM flow_steps AS s WHERE s.flow_id = ANY($1::text[]);
+
+-- name: doctor_work
+SELECT w.work_id FROM work AS w WHERE w.flow_id = ANY($1::text[]);
+
+-- name: doctor_gates
+SELECT
+    g.flow_id, g.step_id, g.work_id, g.idempotency_key, g.gate_count, g.completion_count, g.first_at, g.last_at,
+    g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
+    g.facts
+FROM gates AS g WHERE g.flow_id = ANY($1::text[]);
+
+-- name: doctor_approvals
+SELECT
+    a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at
+FROM approvals AS a WHERE a.flow_id = ANY($1::text[]);
+
+-- name: doctor_journal
+SELECT j.flow_id, j.work_id, j.at, j.events
+FROM journal AS j WHERE j.flow_id = ANY($1::text[]) ORDER BY j.seq;
+
+-- name: doctor_lost_events
+SELECT j.flow_id, count(*) FROM journal AS j
+WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY j.flow_id LIMIT 100;
+
+-- name: doctor_pruned
+-- Flows whose journal is gone.
+SELECT f.flow_id FROM flows AS f WHERE f.flow_id = ANY($1::text[]) AND f.pruned_at IS NOT NULL;

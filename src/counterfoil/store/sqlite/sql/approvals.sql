@@ -1,0 +1,46 @@
+-- Approvals.
+
+-- name: load_approvals
+-- Approvals by id.
+SELECT json_group_array(json_array(
+    a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at
+))
+FROM json_each(?) AS wanted CROSS JOIN approvals AS a ON a.approval_id = wanted.value;
+
+-- name: find_expired_approvals
+-- Approvals that were not decided in time, the longest ago first.
+SELECT approval_id, flow_id FROM approvals WHERE status = 'pending' AND expires_at <= :now ORDER BY expires_at LIMIT :limit;
+
+-- name: put_approvals
+-- An approval, new or decided: what was decided stays so.
+INSERT INTO approvals (
+    approval_id, flow_id, step_id, work_id, attempt, digest, status, requested_at, expires_at,
+    approvals, separate_requester, severity, requester, reason, policies, arguments, reviews,
+    decided_at
+)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (approval_id) DO UPDATE SET
+    status = excluded.status, reviews = excluded.reviews, decided_at = excluded.decided_at
+WHERE approvals.status = 'pending';
+
+-- name: next_approval
+-- When the next approval expires.
+SELECT min(expires_at) FROM approvals WHERE status = 'pending';
+
+-- name: get_approval
+SELECT a.ordinal, a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at FROM approvals AS a WHERE a.approval_id = :approval_id;
+
+-- name: list_approvals
+-- Oldest first. Each filter is off while its parameter is null.
+SELECT a.ordinal, a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at
+FROM approvals AS a
+WHERE (:after IS NULL OR a.ordinal > :after)
+    AND (:status IS NULL OR a.status = :status)
+    AND (:flow_id IS NULL OR a.flow_id = :flow_id)
+ORDER BY a.ordinal LIMIT :limit;

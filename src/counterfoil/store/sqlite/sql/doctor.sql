@@ -1,0 +1,46 @@
+-- What the doctor reads.
+
+-- name: doctor_versions
+SELECT version, step_id, definition FROM step_versions;
+
+-- name: doctor_flows
+SELECT ordinal, flow_id FROM flows WHERE ordinal > ? ORDER BY ordinal LIMIT ?;
+
+-- name: doctor_steps
+SELECT json_group_array(json_array(
+    s.flow_id, s.step_id, s.version, s.status, s.goal, s.items, s.open_items, s.failed_items, s.started_at, s.finished_at,
+    s.error, s.ready_at, s.due_at, s.released, s.waiting_items, s.redrives, s.outputs
+))
+FROM json_each(?) AS wanted CROSS JOIN flow_steps AS s ON s.flow_id = wanted.value;
+
+-- name: doctor_work
+SELECT json_group_array(w.work_id) FROM json_each(?) AS wanted CROSS JOIN work AS w ON w.flow_id = wanted.value;
+
+-- name: doctor_gates
+SELECT json_group_array(json_array(
+    g.flow_id, g.step_id, g.work_id, g.idempotency_key, g.gate_count, g.completion_count, g.first_at, g.last_at,
+    g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
+    g.facts
+))
+FROM json_each(?) AS wanted CROSS JOIN gates AS g ON g.flow_id = wanted.value;
+
+-- name: doctor_approvals
+SELECT json_group_array(json_array(
+    a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at
+))
+FROM json_each(?) AS wanted CROSS JOIN approvals AS a ON a.flow_id = wanted.value;
+
+-- name: doctor_journal
+SELECT j.flow_id, j.work_id, j.at, j.events
+FROM json_each(?) AS wanted CROSS JOIN journal AS j ON j.flow_id = wanted.value ORDER BY j.seq;
+
+-- name: doctor_lost_events
+SELECT j.flow_id, count(*) FROM journal AS j
+WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY j.flow_id LIMIT 100;
+
+-- name: doctor_pruned
+-- Flows whose journal is gone.
+SELECT json_group_array(f.flow_id)
+FROM json_each(?) AS wanted CROSS JOIN flows AS f ON f.flow_id = wanted.value WHERE f.pruned_at IS NOT NULL;
