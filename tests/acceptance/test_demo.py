@@ -51,7 +51,7 @@ async def test_once_ends_after_the_summary(start_demo: StartDemo) -> None:
     out, err = await asyncio.wait_for(process.communicate(), 55)
     text = out.decode()
     assert (process.returncode, err.decode()) == (0, "")
-    assert "✓ 40 of 40 flows ended as they should" in text
+    assert "✓ 40 of 40 flows ended as expected" in text
     assert "✓ 6 duplicate or conflicting results refused, none changed an outcome" in text
     assert "✓ doctor: the live database is clean" in text
     assert "✗" not in text
@@ -64,7 +64,7 @@ async def test_without_once_it_serves_until_it_is_interrupted(
 ) -> None:
     process = await start_demo("--flows", "9")
     text = await read_until(process, r"counterfoil flow list")
-    found = re.search(r"still serving at (http://\S+),", text)
+    found = re.search(r"still serving at (http://\S+) ", text)
     assert found is not None
     url = found[1]
     async with session.get(f"{url}/api/v1/flows", params={"limit": "100"}) as response:

@@ -15,10 +15,10 @@ from counterfoil.domain.errors import BadRequest, PayloadTooLarge, Unavailable
 from counterfoil.domain.redaction import holds_receipt
 from counterfoil.server.answers import empty_response
 from counterfoil.server.auth import CALLER, Guard, KeyRing
-from counterfoil.server.docs_page import docs_routes, openapi_route
 from counterfoil.server.problems import problem_response
 from counterfoil.server.routes import EngineFacade, Handler, Route
 from counterfoil.server.routes.approvals import approval_routes
+from counterfoil.server.routes.docs_page import docs_routes, openapi_route
 from counterfoil.server.routes.flows import flow_routes
 from counterfoil.server.routes.operations import operations_routes
 from counterfoil.server.routes.policies import policy_routes

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from counterfoil.server import throttle
 from counterfoil.server.app import api_routes
-from counterfoil.server.docs_page import docs_routes
+from counterfoil.server.routes.docs_page import docs_routes
 from counterfoil.testing import StepEndpoint
 from tests.integration.scenario import PATH, STEP, dispatched
 from tests.running import Node, StartNode

@@ -14,10 +14,10 @@ from counterfoil.domain.errors import error_types
 from counterfoil.engine import Engine
 from counterfoil.server.answers import json_text
 from counterfoil.server.app import api_routes
-from counterfoil.server.docs_page import docs_routes
 from counterfoil.server.openapi import openapi_document
 from counterfoil.server.problems import status_of
 from counterfoil.server.routes import Route
+from counterfoil.server.routes.docs_page import docs_routes
 
 ROUTES: list[Route] = api_routes(cast(Engine, None))
 """The table alone: no handler is called here, so no engine is needed."""
