@@ -32,7 +32,7 @@ SBOM := build/counterfoil.cdx.json
 SOURCES := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check static unit lint types layers coverage pytest bench chaos fuzz audit format lock clean
+.PHONY: help run test check static unit lint types layers coverage pytest bench clients chaos fuzz audit format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | sort | expand -t 12
@@ -57,7 +57,7 @@ lint: $(INSTALLED_DEV) ## style and formatting
 types: $(INSTALLED_DEV) ## mypy, strict
 	$(BIN)/mypy
 
-layers: $(INSTALLED_DEV) ## who may import whom
+layers: $(INSTALLED_DEV) ## check which layers import which
 	$(BIN)/lint-imports
 
 coverage: $(INSTALLED_DEV) ## all tests, with at least 95 % of domain and engine covered
@@ -69,6 +69,9 @@ pytest: $(INSTALLED_DEV) ## some tests: make pytest ARGS="tests/unit -k settings
 
 bench: $(INSTALLED_DEV) ## the ratios of docs/reference/benchmarks.md
 	$(BIN)/python -m benchmarks $(ARGS)
+
+clients: $(INSTALLED_DEV) ## try every client, and write the table of docs/reference/clients.md
+	$(BIN)/pytest -q $(SPREAD) -m client --clients-page=docs/reference/clients.md $(ARGS)
 
 chaos: $(INSTALLED_DEV) ## nodes killed, paused and cut off, a database out of reach for a minute: make chaos CHAOS_CYCLES=500 SEED=123
 	@echo "the same again: make chaos SEED=$(SEED)"
@@ -87,15 +90,20 @@ audit: $(INSTALLED_DEV) $(INSTALLED_AUDIT) $(INSTALLED_RUNTIME) ## licences and 
 		--output-format JSON --output-file $(SBOM) $(RUNTIME)/bin/python
 	@echo "$(SBOM): CycloneDX, of an installation of counterfoil[postgres]"
 
-format: $(INSTALLED_DEV) ## put the code in shape
+format: $(INSTALLED_DEV) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url
+
 # The tools of make audit are left out on purpose: what they check does not depend on them, and they should be the newest.
+# The clients of others (extra compat) come second: what they need never holds back a version that the engine runs with.
 lock: $(INSTALLED_DEV) ## renew constraints.txt: the newest versions that pyproject.toml allows
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --extra dev \
-		--no-header --no-annotate --no-emit-index-url pyproject.toml --output-file constraints.txt
+	@mkdir -p build
+	$(BIN)/$(COMPILE) --upgrade --extra dev pyproject.toml --output-file build/constraints-dev.txt
+	$(BIN)/$(COMPILE) --upgrade --extra dev --extra compat --constraint build/constraints-dev.txt \
+		pyproject.toml --output-file constraints.txt
 
 clean: ## remove the virtual environment and what the tools left
 	rm -rf $(VENV) $(AUDIT) dist build htmlcov .coverage .coverage.* .hypothesis .import_linter_cache
@@ -113,7 +121,7 @@ $(INSTALLED): $(SOURCES) | $(BIN)/python
 	@touch $@
 
 $(INSTALLED_DEV): $(SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,compat]'
 	@touch $(INSTALLED) $@
 
 # The tools have an environment of their own, so that what they look at holds only what the project needs.

@@ -1,1 +1,1 @@
-"""Benchmarks: ratios of two things measured in the same run. ``make bench`` runs them all."""
+"""Benchmarks: ratios of two measurements of the same run. ``make bench`` runs them all."""

@@ -1,6 +1,6 @@
-"""What the engine is measured against: servers with the same HTTP hops and the same validation, but without state.
+"""The servers that the engine is compared with: the same HTTP hops and validation, but no state.
 
-Run as a process of its own: ``python -m benchmarks.bare handler [--asyncio]`` or ``relay ENDPOINT``; prints where.
+Runs as a separate process: ``python -m benchmarks.bare handler [--asyncio]`` or ``relay ENDPOINT``; prints its address.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from counterfoil.domain.work.results import StepResult
 
 
 async def _complete(request: web.Request) -> web.Response:
-    """What anybody would write who wants the result and nothing else."""
+    """The simplest handler: validate the result, store nothing."""
     result = StepResult.model_validate_json(await request.read())
     return web.json_response({"verdict": "accepted", "status": "succeeded" if result.success else "failed"})
 
@@ -31,7 +31,7 @@ def handler_app() -> web.Application:
 
 
 def relay_app(endpoint: str) -> web.Application:
-    """Start, call the endpoint, take the webhook: the hops of a flow, and nothing remembered."""
+    """Start, call the endpoint, take the webhook: the hops of a flow, without state."""
     app = web.Application()
     background: set[asyncio.Task[None]] = set()
 

@@ -1,7 +1,7 @@
-"""This engine over that of another checkout, measured in turns in one run: what a change costs, or brings.
+"""This engine over that of another checkout, measured alternately in one run: the cost or gain of a change.
 
-``make bench ARGS="--before ../other completions cycle latency flat nodes gate"``. Both engines run at once, each on a
-database of its own, and take turns; a change in the machine's speed affects both alike.
+``make bench ARGS="--before ../other completions cycle latency flat nodes gate"``. Both engines run at once, each on its
+own database, and are measured alternately; a change in the machine's speed affects both alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.nodes import IN_FLIGHT, database, node
 from benchmarks.processes import Server, engine
 
 NO_LOSS = 0.97
-"""What cannot be told from noise on a machine whose own speed changes from second to second."""
+"""A smaller loss cannot be distinguished from noise on a machine whose speed changes from second to second."""
 
 Rate = Callable[[tuple[Server, ...]], Awaitable[float]]
 Start = Callable[[str, Size], contextlib.AbstractAsyncContextManager[tuple[Server, ...]]]
@@ -130,7 +130,7 @@ MEASURES = {
 
 
 async def compare(name: str, size: Size, before: Path) -> list[Outcome]:
-    """One measure of this checkout's engine over that of another one, in each of its settings."""
+    """One measure of this checkout's engine over that of another one, on each of its stores."""
     comparison = MEASURES[name]
     rate = await comparison.prepare(size)
     sources = [str(checkout.resolve() / "src") for checkout in (Path(__file__).parents[1], before)]

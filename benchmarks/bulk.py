@@ -31,7 +31,7 @@ WAYS: dict[str, Way] = {
 
 
 def rate_over_values(rounds: int) -> dict[str, float]:
-    """Rows/s of each way over that of ``VALUES``, the median of some rounds."""
+    """Rows/s of each way over that of ``VALUES``, as the median of several rounds."""
     ratios: dict[str, list[float]] = {name: [] for name in WAYS}
     for _ in range(rounds):
         seconds = {name: _seconds(way) for name, way in WAYS.items()}

@@ -1,4 +1,4 @@
-"""A database in which very much waits: one real flow, made by the engine, copied row by row as often as asked."""
+"""A database with a very large number of rows: one real flow, made by the engine, and copies of what it left."""
 
 from __future__ import annotations
 
@@ -40,3 +40,28 @@ def _copy(
         f"SELECT {', '.join(values)} FROM n CROSS JOIN {table} AS t WHERE t.flow_id = :flow",
         {"count": count, "prefix": prefix, "flow": flow_id, **changed},
     )
+
+
+def copy_results(database: Path, count: int, *, expired: bool = False) -> None:
+    """Copy a recorded result ``count`` times, under keys as random as real ones; ``expired``: their windows passed.
+
+    Expired copies have distinct times, so that they are forgotten in an order that their keys do not follow.
+    """
+    made = {"dedup_id": "lower(hex(randomblob(32)))", "idempotency_key": "lower(hex(randomblob(32)))"}
+    if expired:
+        made["expires_at"] = "n.i"
+    connection = sqlite3.connect(database, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -1000000")
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(dedup_records)")]
+        values = [made.get(column, f"t.{column}") for column in columns]
+        connection.execute(
+            f"{_NUMBERS} INSERT INTO dedup_records ({', '.join(columns)}) SELECT {', '.join(values)} "
+            "FROM n CROSS JOIN (SELECT * FROM dedup_records WHERE state = 'success' LIMIT 1) AS t",
+            {"count": count},
+        )
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.execute("ANALYZE")
+    finally:
+        connection.close()

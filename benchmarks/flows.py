@@ -1,4 +1,4 @@
-"""Whole flows through the engine, or through what it is compared with: start, dispatch, acknowledgement, webhook."""
+"""Runs whole flows through the engine or a bare relay: start, dispatch, acknowledgement, webhook."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ STEP = "bench"
 START = b'{"goals":["bench"],"init":{"n":1}}'
 
 
-async def register(server: Server, endpoint: str, **work: Any) -> None:
+async def register(server: Server, endpoint: str, effect: dict[str, str] | None = None, **work: Any) -> None:
+    step = {"endpoint": endpoint, "work": work, "effect": effect or {}}
     async with (
         aiohttp.ClientSession() as session,
-        session.put(f"{server.url}/api/v1/steps/{STEP}", json={"endpoint": endpoint, "work": work}) as answer,
+        session.put(f"{server.url}/api/v1/steps/{STEP}", json=step) as answer,
     ):
         assert answer.status in (200, 201), await answer.text()
 
 
 class Receipts:
-    """An endpoint that acknowledges and keeps the webhook URLs: work that is out and waits to be completed."""
+    """An endpoint that acknowledges and keeps the webhook URLs, for work that waits to be completed."""
 
     def __init__(self) -> None:
         self.urls: list[str] = []
@@ -40,7 +41,7 @@ class Receipts:
         await run_load([server], [request] * count, min(count, 64))
 
     async def fill(self, server: Server, count: int) -> list[str]:
-        """Start so many flows; returns their webhook URLs once all are out."""
+        """Start ``count`` flows; returns their webhook URLs once all are dispatched."""
         before = len(self.urls)
         await self.start(server, count)
         while len(self.urls) < before + count:
@@ -49,7 +50,7 @@ class Receipts:
 
 
 class Cycle:
-    """Keeps so many flows in flight: as soon as one's webhook is answered, the next one is started."""
+    """Keeps a number of flows in flight: as soon as the webhook of one is answered, the next one is started."""
 
     def __init__(self) -> None:
         self._metadata: dict[str, Any] = {}
@@ -88,7 +89,7 @@ class Cycle:
 
     def _reported(self, status: int) -> None:
         self._load.statuses[status] += 1
-        # With one flow in flight this is its latency; with several the order is not known, and nobody asks.
+        # With one flow in flight this is its latency; with several it is not exact, and not used.
         self._load.latencies.append(time.perf_counter() - self._started_at.pop(0))
         self._left_to_finish -= 1
         if not self._left_to_finish:

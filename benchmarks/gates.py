@@ -1,4 +1,4 @@
-"""The gate: what policies cost. New steps are asked for, at an engine with many policies and at one without any."""
+"""The cost of policies: gate calls for new steps, at an engine with many policies and at one without any."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _when(field: str, operator: str, value: Any) -> dict[str, Any]:
 
 
 def policy(number: int) -> dict[str, Any]:
-    """One of a realistic mix: a third names other steps, the others look at the call, a few of them by an expression.
+    """One of a realistic mix: a third names other steps, the others read the call, a few of them by an expression.
 
-    None of them matches, so that both engines decide, and write, the same.
+    None of them matches, so that both engines decide and write the same.
     """
     others: list[dict[str, Any]] = [
         {"match": {"step_id": f"ledger-{number}"}},
@@ -69,20 +69,20 @@ def policy(number: int) -> dict[str, Any]:
 
 
 async def gate(size: Size) -> list[Outcome]:
-    """Gates/s of new steps with many policies over those with none."""
+    """Gate calls/s for new steps with many policies over those with none."""
     ratios = []
     with engine() as guarded, engine() as unguarded:
         await put_policies(guarded)
         for turn in range(size.turns + 1):
             ratio = await rate(guarded, size.gates) / await rate(unguarded, size.gates)
-            if turn:  # both have run once before it counts
+            if turn:  # the first round is a warm-up
                 ratios.append(ratio)
     name = f"gates/s of new steps, {POLICIES} policies over none"
     return [Outcome(name, statistics.median(ratios), 0.5, rounds=ratios)]
 
 
 async def put_policies(server: Server) -> None:
-    """Register all policies, and make sure that none of them matches."""
+    """Register all policies, and check that none of them matches."""
     async with aiohttp.ClientSession() as session:
         for number in range(POLICIES):
             async with session.put(f"{server.url}/api/v1/policies/policy-{number}", json=policy(number)) as answer:
@@ -91,7 +91,7 @@ async def put_policies(server: Server) -> None:
 
 
 async def _refuse_a_match(session: aiohttp.ClientSession, server: Server) -> None:
-    """A policy that matched, or could not be evaluated, would have the two engines do different things."""
+    """If a policy matched, or could not be evaluated, the two engines would do different work."""
     url = f"{server.url}/api/v1/workflows/{await _begin(session, server)}/steps/transfer-0/gate"
     async with session.post(url, data=CALL, headers={"Content-Type": "application/json"}) as answer:
         told = await answer.json()
@@ -99,7 +99,7 @@ async def _refuse_a_match(session: aiohttp.ClientSession, server: Server) -> Non
 
 
 async def rate(server: Server, count: int) -> float:
-    """Ask for so many new steps of new workflows; how many a second."""
+    """Call the gate for ``count`` new steps of new workflows; returns the rate per second."""
     async with aiohttp.ClientSession() as session:
         workflows = [await _begin(session, server) for _ in range(WORKFLOWS)]
     steps = [

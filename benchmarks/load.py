@@ -1,6 +1,6 @@
-"""A load generator that costs little: raw HTTP/1.1 over a fixed number of connections, one request at a time on each.
+"""A cheap load generator: raw HTTP/1.1 over a fixed number of connections, one request at a time on each.
 
-It shares the machine with what it measures, so it parses no more of an answer than it must: the status and the length.
+It shares the machine with what it measures, so it parses only the status and the length of an answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.processes import Server
 
 @dataclass
 class Load:
-    """What came of a run."""
+    """The result of a run."""
 
     seconds: float
     statuses: Counter[int] = field(default_factory=Counter)
@@ -36,10 +36,10 @@ class Load:
 
 
 def stand_back() -> None:
-    """Have the kernel never interrupt a server for the sake of this process: clients run on other machines.
+    """Keep the kernel from interrupting a server to run this process: real clients run on other machines.
 
-    Every answer wakes the load. Where the other processor is busy, with a database, say, the kernel would run it on the
-    server's own at once. What is started from here does not inherit it.
+    Every answer wakes the load. If the other processor is busy, for example with a database, the kernel would run the
+    load on the server's processor at once. Processes that are started from here do not inherit this setting.
     """
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
@@ -93,9 +93,9 @@ class _Connection(asyncio.Protocol):
 
 
 async def run_load(servers: Sequence[Server], requests: list[bytes], connections: int) -> Load:
-    """Send all requests over so many connections, shared out evenly; returns when the last one is answered.
+    """Send all requests, distributed evenly over the connections; returns when the last one is answered.
 
-    The clock runs from when all connections are open. Each takes the next request when its last one is answered,
+    The measurement begins when all connections are open. Each takes the next request when its last one is answered,
     whichever server it leads to, so that all are busy to the end.
     """
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The measures: each gives the ratio of two things that it measured in turns, in the same run."""
+"""The measures: each gives the ratio of two rates or times, measured alternately in the same run."""
 
 from __future__ import annotations
 
@@ -24,34 +24,36 @@ from benchmarks.worker import RESULT
 
 CONNECTIONS = 64
 HANDLER = ("-m", "benchmarks.bare", "handler")
-"""On uvloop, as the engine is; ``--asyncio``: on asyncio's own loop, as aiohttp runs unless told otherwise."""
+"""On uvloop, like the engine; ``--asyncio``: on asyncio's own loop, the default of aiohttp."""
 
 
 @dataclass
 class Outcome:
-    """One figure: a ratio, and the target that it is to reach."""
+    """One result: a ratio, and its target, if it has one."""
 
     name: str
     ratio: float
-    target: float
+    target: float | None
     at_least: bool = True
-    """False: the ratio is to stay at or below the target."""
+    """False: the ratio must not exceed the target."""
     rounds: list[float] = field(default_factory=list)
 
     @property
     def reached(self) -> bool:
+        if self.target is None:
+            return True
         return self.ratio >= self.target if self.at_least else self.ratio <= self.target
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything."""
+    """The sizes of all measures."""
 
     rounds: int = 5
     turns: int = 40
-    """Short rounds, where the machine's own ups and downs are larger than what is measured."""
+    """The number of short rounds, for measures with a smaller difference than the machine's own variation."""
     starts: int = 5
-    """The turns are shared out over so many starts of everything: see ``in_starts``."""
+    """The rounds are distributed over this many starts of everything: see ``in_starts``."""
     completions: int = 2_000
     flows: int = 4_000
     latency_flows: int = 400
@@ -62,6 +64,9 @@ class Size:
     many_items: int = 10_000
     chains: int = 3
     gates: int = 2_000
+    results: int = 1_000_000
+    few_results: int = 1_000
+    forgotten: int = 20_000
 
 
 QUICK = Size(
@@ -77,6 +82,8 @@ QUICK = Size(
     many_items=200,
     chains=1,
     gates=100,
+    results=5_000,
+    forgotten=1_000,
 )
 Measure = Callable[[Size], Awaitable[list[Outcome]]]
 
@@ -120,15 +127,15 @@ async def completions_over_bare(
 
 Result = TypeVar("Result")
 Turn = Callable[[int], Awaitable[Result]]
-"""Measures once; given the number of the turn."""
+"""Measures once; called with the number of the round."""
 
 
 async def in_starts(
     size: Size, start: Callable[[], contextlib.AbstractAsyncContextManager[Turn[Result]]]
 ) -> list[Result]:
-    """The turns of several starts. All have run once before it counts.
+    """The rounds of several starts. The first round of each start is a warm-up.
 
-    One start differs from the next by a tenth and more, and so do all of its turns: no start stands for all.
+    One start differs from the next by a tenth and more, with all of its rounds, so no single start is representative.
     """
     results: list[Result] = []
     for _ in range(size.starts):
@@ -139,7 +146,7 @@ async def in_starts(
 
 
 async def in_turns(number: int, one: Callable[[], Awaitable[float]], other: Callable[[], Awaitable[float]]) -> float:
-    """The rate of one over that of the other, measured right after each other, the other first in every second turn."""
+    """The rate of one over that of the other, measured directly after each other, in alternating order."""
     if number % 2:
         divisor = await other()
         return await one() / divisor
@@ -147,13 +154,13 @@ async def in_turns(number: int, one: Callable[[], Awaitable[float]], other: Call
     return rate / await other()
 
 
-def middle_of(name: str, ratios: Sequence[float], target: float, *, at_least: bool = True) -> Outcome:
-    """The median of all turns, as all that is measured in turns is told."""
+def middle_of(name: str, ratios: Sequence[float], target: float | None, *, at_least: bool = True) -> Outcome:
+    """The outcome of alternating rounds: their median."""
     return Outcome(name, statistics.median(ratios), target, at_least=at_least, rounds=list(ratios))
 
 
 async def complete(urls: list[str], *servers: Server) -> float:
-    """Complete all of them, on any of these servers; how many a second."""
+    """Complete all of them, on any of these servers; returns the rate per second."""
     load = await run_load(servers, [post_request(url, RESULT) for url in urls], CONNECTIONS)
     assert set(load.statuses) == {200}, load.statuses
     return load.rate
@@ -199,7 +206,7 @@ async def latency(size: Size) -> list[Outcome]:
 
 
 async def flat(size: Size) -> list[Outcome]:
-    """(3) Completions/s, whole flows/s, claims/s and memory with very much waiting over the same with little."""
+    """(3) Completions/s, whole flows/s, claims/s and memory with very many waiting items over the same with few."""
     with tempfile.TemporaryDirectory(prefix="counterfoil-bench-") as directory:
         little, much = Path(directory, "little"), Path(directory, "much")
         receipts = Receipts()
@@ -240,7 +247,7 @@ def _middle_ratio(much: list[float], little: list[float]) -> float:
 
 
 async def leave_one_waiting(data: Path, receipts: Receipts, endpoint: str, **environment: str) -> None:
-    """One flow that is out, acknowledged and waiting, in a new database."""
+    """Create a new database with one flow that is dispatched, acknowledged and waiting."""
     with engine(data, **environment) as server:
         await register(server, endpoint, deadline_ms=30 * 24 * 3_600_000)
         await receipts.fill(server, 1)
@@ -248,7 +255,7 @@ async def leave_one_waiting(data: Path, receipts: Receipts, endpoint: str, **env
 
 
 async def _claim(data: Path, receipts: Receipts, count: int) -> float:
-    """Claims/s: from the first to the last dispatch of what is due when the engine starts."""
+    """Claims/s: from the first to the last dispatch of the work that is due when the engine starts."""
     before = len(receipts.urls)
     with engine(data) as server:
         while len(receipts.urls) == before:
@@ -262,7 +269,7 @@ async def _claim(data: Path, receipts: Receipts, count: int) -> float:
 
 
 async def restart(size: Size) -> list[Outcome]:
-    """(5) Time to ready after kill -9 with very much in flight, over a start with an empty database."""
+    """(5) Time to ready after kill -9 with very many items in flight, over a start with an empty database."""
     with tempfile.TemporaryDirectory(prefix="counterfoil-bench-") as directory:
         data = Path(directory, "full")
         receipts = Receipts()
@@ -291,7 +298,7 @@ async def _seconds_to_ready(data: Path) -> float:
 
 
 async def bulk(size: Size) -> list[Outcome]:
-    """Why the store writes as it does: rows/s of the other two ways over those of bulk statements with VALUES."""
+    """Rows/s of two other ways to write, over those of bulk statements with VALUES, which the store uses."""
     ratios = rate_over_values(size.rounds)
     return [
         Outcome(f"rows/s written with {name} over VALUES", ratios[name], 1.0, at_least=False)

@@ -1,4 +1,4 @@
-"""The measures on PostgreSQL: one node against a bare handler, two nodes against one, and a node that dies."""
+"""The measures on PostgreSQL: one node against a bare handler, two nodes against one, and a node that crashes."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ SWEEP_MS = 500
 IN_FLIGHT = 128
 LOG_FILES = 24
 SETTINGS = {"shared_buffers": "128MB", "max_wal_size": "1GB", "min_wal_size": "512MB"}
-"""The server's own defaults, where the tests have smaller ones; and it keeps as many log files as a start may fill."""
+"""PostgreSQL's own defaults, in place of the smaller values of the tests, and as many log files as a start may fill."""
 
 
 @contextlib.asynccontextmanager
 async def database() -> AsyncIterator[str]:
-    """The address of a new PostgreSQL that flushes every commit.
+    """The URL of a new PostgreSQL that flushes every commit.
 
-    Its log is as that of a server which has run for a while: a new one makes each file of it when it is needed first,
-    and all that write wait for that; later on, files are used again.
+    Its log is like that of a server that has run for a while: a new server creates each log file when it is first
+    needed, and all writers wait for that; later, files are reused.
     """
     with Cluster(fsync=True, settings=SETTINGS) as cluster:
         connection = await cluster.connect()
@@ -55,7 +55,7 @@ def node(store: str, **environment: str) -> contextlib.AbstractContextManager[Se
 
 @contextlib.asynccontextmanager
 async def new_node() -> AsyncIterator[Server]:
-    """A node on a database of its own."""
+    """A node on a new database."""
     async with database() as store:
         with node(store) as server:
             yield server
@@ -74,7 +74,7 @@ async def full_cycle(size: Size) -> list[Outcome]:
 
 
 Compare = Callable[[int, Server, Server, list[str], list[str]], Awaitable[float]]
-"""Given the number of the turn, two nodes, and two lists of work that the first of them has sent."""
+"""Called with the number of the round, two nodes, and two lists of work that the first of them has sent."""
 
 
 def _two_on_one_database(
@@ -99,7 +99,7 @@ def _two_on_one_database(
 async def two_nodes(size: Size) -> list[Outcome]:
     """Completions/s of two nodes on one database, half of the connections each, over those of one with all of them.
 
-    All of the work was sent by the first: half of the results come to a node that has to read what they are about.
+    All of the work was sent by the first node: the second one gets half of the results, and has to load their work.
     """
 
     async def compare(number: int, first: Server, second: Server, of_two: list[str], of_one: list[str]) -> float:
@@ -110,7 +110,7 @@ async def two_nodes(size: Size) -> list[Outcome]:
 
 
 async def forgotten(size: Size) -> list[Outcome]:
-    """Completions/s on a node that has never seen the work over those on the node that sent it, and remembers it."""
+    """Completions/s on a node that has never seen the work over those on the node that sent it and has it cached."""
 
     async def compare(number: int, sender: Server, stranger: Server, strange: list[str], known: list[str]) -> float:
         return await in_turns(number, lambda: complete(strange, stranger), lambda: complete(known, sender))
@@ -121,7 +121,7 @@ async def forgotten(size: Size) -> list[Outcome]:
 
 
 async def takeover(size: Size) -> list[Outcome]:
-    """From the death of a node until its work is sent by another, over the lease and one sweep interval."""
+    """From the crash of a node until another node sends its work, over the lease and one sweep interval."""
     ratios = []
     quick = {"COUNTERFOIL_LEASE_MS": str(LEASE_MS), "COUNTERFOIL_SWEEP_INTERVAL_MS": str(SWEEP_MS)}
     for _ in range(size.rounds):
@@ -141,7 +141,7 @@ async def takeover(size: Size) -> list[Outcome]:
 
 
 class _SilentEndpoint:
-    """Takes requests and never answers: whoever sent them is still sending when it dies."""
+    """Takes requests and never answers: the node that sent them is still sending when it is killed."""
 
     def __init__(self) -> None:
         self._requests = 0
@@ -161,7 +161,7 @@ class _SilentEndpoint:
                 self._arrived.notify_all()
 
     async def occupy(self, server: Server) -> None:
-        """One flow whose request has arrived."""
+        """Start one flow, and wait until its request has arrived."""
         await Receipts.start(server, 1)
         await self._wait_for(1)
 

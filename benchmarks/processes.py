@@ -1,4 +1,4 @@
-"""Servers under measurement, each a process of its own: the engine, and what it is measured against."""
+"""Servers under measurement, each a separate process: the engine, and the servers that it is compared with."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Server:
         return urlsplit(self.url).port or 0
 
     def stop(self) -> None:
-        """Stop gracefully: what is under way is finished first."""
+        """Stop gracefully: requests in progress are finished first."""
         self.process.terminate()
         self.process.wait()
 
     def memory_bytes(self) -> int:
-        """Memory that the process holds now, without what it shares."""
+        """The private memory of the process."""
         for line in Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss_Anon:"):
                 return int(line.split()[1]) * 1024
@@ -45,7 +45,7 @@ class Server:
 
 @contextmanager
 def running(*command: str, **environment: str) -> Iterator[Server]:
-    """Start a Python program and wait until it listens; it is killed in the end."""
+    """Start a Python program and wait until it listens; it is killed at the end."""
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *command], stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
@@ -59,7 +59,7 @@ def running(*command: str, **environment: str) -> Iterator[Server]:
 
 @contextmanager
 def engine(data: Path | None = None, **environment: str) -> Iterator[Server]:
-    """The engine on a data directory, a new one unless one is given."""
+    """The engine on a data directory, by default a new one."""
     with tempfile.TemporaryDirectory(prefix="counterfoil-bench-") as fresh:
         command = ("-m", "counterfoil", "serve", "--port", "0", "--data", str(data or fresh))
         with running(*command, COUNTERFOIL_LOG_LEVEL="warning", **environment) as server:

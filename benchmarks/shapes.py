@@ -1,7 +1,7 @@
-"""What large flows cost: an item of a wide fan-out over one of a narrow one, a step of a long chain over a short one's.
+"""The cost of large flows: an item of a wide fan-out over one of a narrow one, a step of a long chain over a short one.
 
-The steps are sync ones at an endpoint that answers at once, so that what is measured is the engine. One flow at a time:
-a narrow fan-out and a short chain are repeated until there are as many items or steps as in the large one.
+The steps are sync steps at an endpoint that answers at once, so that the engine is measured. One flow at a time: a
+narrow fan-out and a short chain are repeated until there are as many items or steps as in the large one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Quick(asyncio.Protocol):
 
 
 def _answer(head: bytes) -> bytes:
-    """Each step of a chain gives a value of its own, which its path names."""
+    """Each step of a chain gives a different value, named in its path."""
     name = head.split(b" ", 2)[1].rpartition(b"/")[2]
     body = b'{"success":true,"outputs":{"%s":1}}' % name
     return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
@@ -65,11 +65,11 @@ class Flows:
             assert answer.status in (200, 201), await answer.text()
 
     async def fan_out(self, items: int) -> float:
-        """Seconds that a flow with so many items takes."""
+        """The seconds that a flow with this many items takes."""
         return await self._run({"goals": ["each"], "init": {"n": list(range(items))}})
 
     async def chain(self, steps: int) -> float:
-        """Seconds that a flow of so many steps takes."""
+        """The seconds that a flow with this many steps takes."""
         return await self._run({"goals": [f"{STEPS}{steps}"], "init": {"v0": 0}})
 
     async def _run(self, start: dict[str, Any]) -> float:
@@ -105,7 +105,7 @@ async def _measured(server: Server, size: Size, where: str) -> list[Outcome]:
         session = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
         flows = Flows(session, server, endpoint)
         await flows.register()
-        await flows.fan_out(FEW_ITEMS)  # both have run once before it counts
+        await flows.fan_out(FEW_ITEMS)  # warm-up
         await flows.chain(CHAIN)
         items, steps = [], []
         for _ in range(size.rounds):

@@ -1,6 +1,6 @@
-"""A step endpoint and worker that cost little: acknowledges at once, then reports, over connections that it keeps.
+"""A cheap step endpoint and worker: acknowledges at once, then reports, over persistent connections.
 
-Raw HTTP/1.1 in the load generator's process, so that what is measured is the engine and not its counterpart.
+Raw HTTP/1.1 in the load generator's process, so that the engine is measured and not the worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RESULT = b'{"success":true,"outputs":{"key":"value"}}'
 
 
 def split_messages(buffer: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Whole HTTP messages (head, body) at the front of a buffer, and what is left of it."""
+    """The complete HTTP messages (head, body) at the start of a buffer, and the rest of it."""
     messages = []
     while (end := buffer.find(b"\r\n\r\n")) >= 0:
         head = buffer[:end].lower()
@@ -33,7 +33,7 @@ def split_messages(buffer: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
 
 
 class Endpoint(asyncio.Protocol):
-    """Answers every dispatch with 200 and hands its metadata on."""
+    """Answers every dispatch with 200 and passes its metadata on."""
 
     def __init__(self, taken: Callable[[dict[str, Any]], None]) -> None:
         self._taken = taken

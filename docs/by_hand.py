@@ -9,6 +9,7 @@ It shows receipts to every caller. A real endpoint keeps them secret.
 
 import asyncio
 import os
+import sys
 from collections import defaultdict
 from typing import Any
 
@@ -43,4 +44,8 @@ async def show_webhook(request: web.Request) -> web.Response:
 if __name__ == "__main__":
     app = web.Application()
     app.add_routes(routes)
-    web.run_app(app, host="127.0.0.1", port=int(os.environ.get("PORT", "9000")), access_log=None)
+    port = int(os.environ.get("PORT", "9000"))
+    try:
+        web.run_app(app, host="127.0.0.1", port=port, access_log=None)
+    except OSError as error:
+        sys.exit(f"error: cannot listen on port {port} ({error.strerror}); stop the process that uses it, or set PORT")

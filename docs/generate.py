@@ -55,8 +55,18 @@ WORK_WHEN: dict[tuple[WorkStatus, WorkStatus], str] = {
         WorkStatus.ACTIVE,
     ): "claimed for its first attempt, started as a sub-flow, or granted to an agent",
     (WorkStatus.PENDING, WorkStatus.HELD): "an approval is required before its first attempt",
-    (WorkStatus.PENDING, WorkStatus.SUCCEEDED): "approved, and its agent reports it without another gate call",
-    (WorkStatus.PENDING, WorkStatus.FAILED): "a policy blocks it",
+    (
+        WorkStatus.PENDING,
+        WorkStatus.NOT_COMPLETED,
+    ): "an item with the same key was cancelled after it was sent: whether it had an effect is unknown",
+    (
+        WorkStatus.PENDING,
+        WorkStatus.SUCCEEDED,
+    ): "it takes the result of an item with the same key; or approved, and its agent reports it without a gate call",
+    (
+        WorkStatus.PENDING,
+        WorkStatus.FAILED,
+    ): "a policy blocks it, its control was removed, or it takes the failure of an item with the same key",
     (WorkStatus.PENDING, WorkStatus.CANCELLED): "its predicate is false, or it is no longer needed",
     (WorkStatus.HELD, WorkStatus.PENDING): "approved",
     (WorkStatus.HELD, WorkStatus.SUCCEEDED): "a late success of an earlier attempt: the approval becomes void",
@@ -69,10 +79,22 @@ WORK_WHEN: dict[tuple[WorkStatus, WorkStatus], str] = {
         WorkStatus.NOT_COMPLETED,
     ): "reported as not completed, not delivered, unknown outcome, or a deadline passed",
     (WorkStatus.ACTIVE, WorkStatus.CANCELLED): "no longer needed: the flow or the step has ended",
-    (WorkStatus.NOT_COMPLETED, WorkStatus.ACTIVE): "claimed for its next attempt when it is due, or granted again",
-    (WorkStatus.NOT_COMPLETED, WorkStatus.HELD): "an approval is required before the retry",
-    (WorkStatus.NOT_COMPLETED, WorkStatus.SUCCEEDED): "a late success of an earlier attempt",
-    (WorkStatus.NOT_COMPLETED, WorkStatus.FAILED): "a late failure of an earlier attempt, or a policy blocks the retry",
+    (
+        WorkStatus.NOT_COMPLETED,
+        WorkStatus.ACTIVE,
+    ): "claimed for its next attempt when it is due, granted again, or its worker has the attempt after all",
+    (
+        WorkStatus.NOT_COMPLETED,
+        WorkStatus.HELD,
+    ): "an approval is required before the retry, or before an `unsafe_once` item is sent again",
+    (
+        WorkStatus.NOT_COMPLETED,
+        WorkStatus.SUCCEEDED,
+    ): "a late success of an earlier attempt, found by `status_url`, or settled as applied",
+    (
+        WorkStatus.NOT_COMPLETED,
+        WorkStatus.FAILED,
+    ): "a late failure of an earlier attempt, settled as failed, no retry is left, or a policy blocks the retry",
     (WorkStatus.NOT_COMPLETED, WorkStatus.CANCELLED): "no longer needed, as above",
 }
 STEP_WHEN: dict[tuple[StepStatus, StepStatus], str] = {
@@ -316,7 +338,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def renewed(page: str) -> str:
-    """The page with every generated part made anew."""
+    """The page with every generated part regenerated."""
     return PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]().strip()}\n\n{part[3]}", page)
 
 

@@ -1,13 +1,14 @@
-"""An agent as a graph of nodes that dies at the worst moment, and is started again.
+"""An agent, built as a graph of nodes, that crashes at the worst moment and is started again.
 
-The loop is the kind that LangGraph and its like run: nodes that read and write a state, edges that depend on it, and a
-circle (draft, review, draft again). Each visit of a node is a step that the gate guards, so whatever was done is not
-done again: a run that is started anew goes the same way with the outputs that are recorded.
+The loop is like those of LangGraph and similar frameworks: nodes that read and write a state, edges that depend on it,
+and a cycle (draft, review, draft again). Each visit of a node is a step that the gate guards, so completed steps are
+not repeated: a run that is started again takes the same path with the recorded outputs.
 
-The first run dies when the bank has paid and nobody was told of it. The second one finds that step open, asks the bank
-with the same idempotency key, and goes on. The third one is a caller who is impatient: there is nothing left to do.
+The first run crashes after the bank has paid, before the payment is reported. The second run finds that step open,
+repeats the payment with the same idempotency key, and continues. The third run, started by an impatient caller, finds
+nothing left to do.
 
-Run it beside an engine; it brings its own bank, and starts the agents as processes of their own:
+Run it next to an engine; it includes the bank, and starts the agents as separate processes:
 
     python examples/agent_loop.py
 """
@@ -36,7 +37,7 @@ State = dict[str, Any]
 
 @dataclass
 class Node:
-    """What to do, which part of the state it is done with, and where to go next."""
+    """What to do, which parts of the state it reads, and which node comes next."""
 
     work: Callable[..., Awaitable[State]]
     reads: tuple[str, ...]
@@ -44,7 +45,7 @@ class Node:
 
 
 class Graph:
-    """Nodes and edges; knows nothing of gates."""
+    """Nodes and edges; it does not know about the gate."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -62,24 +63,24 @@ graph = Graph()
 
 @graph.node("complaint", "remark", then=lambda state: "review")
 async def draft(complaint: str, remark: str) -> State:
-    """A model would write this."""
+    """In a real agent, a model would write this."""
     return {"letter": f"Sorry for {complaint}." if not remark else f"Sorry for {complaint}. We return your money."}
 
 
 @graph.node("letter", then=lambda state: "draft" if state["remark"] else "refund")
 async def review(letter: str) -> State:
-    """And another one would judge it."""
+    """In a real agent, another model would judge it."""
     return {"remark": "" if "money" in letter else "say what we do about it"}
 
 
 @graph.node("order", "amount", then=lambda state: "send")
 async def refund(order: str, amount: int) -> State:
-    """The one thing that must not happen twice. Its key is that of the step."""
+    """The only node that must not run twice. Its idempotency key is that of the step."""
     headers = {"Idempotency-Key": f"refund:{order}"}
     async with aiohttp.ClientSession() as session, session.post(BANK, json={"amount": amount}, headers=headers) as paid:
         payment = await paid.json()
     if os.environ.get("DIES") == "yes":
-        say("the agent dies: the bank has paid, and nobody knows")
+        say("the agent crashes: the bank has paid, but the payment is not reported")
         os._exit(1)
     return dict(payment)
 
@@ -90,7 +91,7 @@ async def send(letter: str, payment: str) -> State:
 
 
 async def run(client: Client, workflow_id: str, state: State) -> State:
-    """Go through the graph. Each visit of a node is a step of its own: draft-1, review-1, draft-2, ..."""
+    """Walk through the graph. Each visit of a node is a separate step: draft-1, review-1, draft-2, ..."""
     name, visits = "draft", Counter[str]()
     while name != END:
         node = graph.nodes[name]
@@ -101,12 +102,12 @@ async def run(client: Client, workflow_id: str, state: State) -> State:
             f"{name}-{visits[name]}",
             input=asked,
             key=f"refund:{state['order']}" if name == "refund" else None,
-            claim=1,  # a dead agent blocks the step for so long, a living one keeps its claim
+            claim=1,  # seconds: a crashed agent blocks the step this long, a running one extends its claim
             wait_for_claim=20,
         ) as step:
             if not step.done:
                 if step.retry_context["gate_count"] > 1:
-                    say(f"{step.step_id:<8} was begun before, and nobody knows how it went")
+                    say(f"{step.step_id:<8} was started before, with an unknown outcome")
                 step.output = await node.work(**asked)
         say(f"{step.step_id:<8} {'is done already' if step.done else 'done'}: {step.output}")
         state |= step.output or {}
@@ -115,7 +116,7 @@ async def run(client: Client, workflow_id: str, state: State) -> State:
 
 
 async def agent(order: str) -> None:
-    """One run. Whoever starts it again with the same order gets the same workflow."""
+    """One run. Another run with the same order gets the same workflow."""
     async with Client(ENGINE, os.environ.get("COUNTERFOIL_KEY")) as client:
         workflow = await client.create_workflow("refund", source="agent_loop", key=f"refund:{order}")
         state = {"order": order, "amount": 40, "complaint": "the broken lamp", "remark": ""}
@@ -125,7 +126,7 @@ async def agent(order: str) -> None:
 
 
 class Bank:
-    """It pays once for each idempotency key, as payment providers do."""
+    """Pays once for each idempotency key, as payment providers do."""
 
     def __init__(self) -> None:
         self.payments: dict[str, dict[str, str]] = {}

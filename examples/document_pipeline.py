@@ -1,10 +1,10 @@
-"""A document in pages: split it, have each page read by a vendor who calls back later, and join what was read.
+"""Reads a document in pages: splits it, has a vendor read each page and call back later, and joins the texts.
 
-The step `read` fans out: one work item for each page, at most two at a time. Its vendor takes a page, says 200, and
-calls the webhook when it has read it. Blank pages are skipped by a predicate, without a call; their place in the list
-of texts is null. `join` begins when all pages are there, and leaves out what is null.
+The step `read` fans out: one work item for each page, at most two at a time. The vendor accepts a page with 200, and
+calls the webhook when it has read it. Blank pages are skipped by a predicate, without a call; the list of texts has
+null in their place. `join` begins when all pages are read, and leaves out the nulls.
 
-Run it beside an engine; it brings its own workers:
+Run it next to an engine; it includes its workers:
 
     python examples/document_pipeline.py
 """
@@ -60,14 +60,14 @@ calls_back: set[asyncio.Task[None]] = set()
 
 @routes.post("/split")
 async def split(request: web.Request) -> web.Response:
-    """A sync step: the answer is the result."""
+    """A sync step: the response is the result."""
     arguments = (await request.json())["arguments"]
     return web.json_response({"success": True, "outputs": {"page": arguments["document"].split("\f")}})
 
 
 @routes.post("/vendor")
 async def vendor(request: web.Request) -> web.Response:
-    """An async step: the page is taken, and read later."""
+    """An async step: the page is accepted now, and read later."""
     dispatch = await request.json()
     task = asyncio.create_task(read(dispatch["arguments"]["page"], dispatch["metadata"]["webhook_url"]))
     calls_back.add(task)
@@ -83,7 +83,7 @@ async def read(page: str, webhook_url: str) -> None:
         for _ in range(20):
             try:
                 async with session.post(webhook_url, json=result) as answer:
-                    if answer.status < 500:  # 200: recorded; 400: recorded before. Both are final
+                    if answer.status < 500:  # 200: recorded; 400: already recorded. Both are final
                         return
             except aiohttp.ClientError:
                 pass

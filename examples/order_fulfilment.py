@@ -1,10 +1,10 @@
-"""An order in three steps, each with a way back: reserve the goods, charge the card, ship the parcel.
+"""An order in three steps, each with a compensation: reserve the goods, charge the card, ship the parcel.
 
-Nobody writes down the order of the steps: each says what it takes and what it gives, and the engine finds the way to
-the goal. The first order ships. The second one cannot be shipped, so what was done for it is undone, the last step
-first: the card is refunded, then the goods go back on the shelf.
+The order of the steps is not written down: each step declares its inputs and outputs, and the engine plans the steps
+that lead to the goal. The first order ships. The second one cannot be shipped, so its completed steps are undone, the
+last one first: the card is refunded, then the reservation is released.
 
-Run it beside an engine; it brings its own workers:
+Run it next to an engine; it includes its workers:
 
     python examples/order_fulfilment.py
 """
@@ -42,7 +42,7 @@ STEPS: dict[str, dict[str, Any]] = {
         "compensate": {"endpoint": f"{HERE}/refund"},
     },
     "ship": {
-        "kind": "async",  # the carrier takes its time: the worker reports later, by webhook
+        "kind": "async",  # shipping takes long: the worker reports later, by webhook
         "endpoint": f"{HERE}/ship",
         "attributes": {
             "payment": {"role": "required", "type": "string"},
@@ -65,7 +65,7 @@ async def reserve(work: Assignment) -> dict[str, Any]:
 
 @worker.step("/release")
 async def release(work: Assignment) -> None:
-    """A way back gets what its step was called with, and what it gave."""
+    """A compensation gets the arguments and the outputs of its step."""
     assert work.outputs is not None
     say(work, f"undone: {work.outputs['reservation']} is free again")
 

@@ -1,15 +1,15 @@
-"""The same step without the worker kit: nothing but aiohttp and the contract, to port to any language.
+"""The same step without the worker kit: only aiohttp and the HTTP contract, to port to any language.
 
 The endpoint puts the work into a queue and answers 200 at once. A worker takes it from there, and reports to
-the webhook URL that came with the work. The rules of reporting:
+the webhook URL of the request. The rules of reporting:
 
     200                        recorded
-    400                        refused by the state machine, for good: most often a repeat of what is recorded
-    404, 413, 415, 422, 401    wrong, and it will stay wrong
-    408, 425, 429, 5xx         try again, not before Retry-After
-    no answer                  try again: if it was recorded after all, the repeat gets a 400, and that is fine
+    400                        refused by the state machine, final: most often a repeat of a recorded result
+    404, 413, 415, 422, 401    wrong, and a repeat would be refused too
+    408, 425, 429, 5xx         retry, not before Retry-After
+    no answer                  retry: if the result was recorded nevertheless, the repeat gets a 400, which is fine
 
-The webhook URL holds the receipt, which is a credential: do not log it.
+The webhook URL contains the receipt, which is a credential: do not log it.
 
     python examples/plain_worker.py
 """
@@ -30,10 +30,10 @@ TRIES = 8
 
 
 async def endpoint(request: web.Request) -> web.Response:
-    """Take the work and say so.
+    """Accept the work and acknowledge it.
 
-    A queue that survives a restart would be better than one in memory. After a lost answer or a passed deadline
-    the same work comes again, as the next attempt: metadata.idempotency_key is the same, and tells it.
+    A queue that survives a restart would be better than one in memory. After a lost answer or a passed deadline the
+    same work comes again, as the next attempt, with the same metadata.idempotency_key.
     """
     request.app[QUEUE].put_nowait(await request.json())
     return web.json_response({"success": True})
@@ -49,7 +49,7 @@ async def worker(queue: asyncio.Queue[dict[str, Any]]) -> None:
 
 
 async def thumbnail(session: aiohttp.ClientSession, arguments: dict[str, Any], metadata: dict[str, Any]) -> Any:
-    """Do the work and make a StepResult of its end."""
+    """Do the work and turn its outcome into a StepResult."""
     image = arguments.get("image")
     if not isinstance(image, str):
         return {"success": False, "error": "there is no image to make smaller"}
@@ -62,7 +62,7 @@ async def thumbnail(session: aiohttp.ClientSession, arguments: dict[str, Any], m
 
 
 async def heartbeat(session: aiohttp.ClientSession, metadata: dict[str, Any], progress: float) -> None:
-    """Push the deadline back. One that gets lost is no harm: the next one counts as well."""
+    """Extend the deadline. A lost heartbeat does no harm: the next one extends it as well."""
     try:
         async with session.post(metadata["heartbeat_url"], json={"progress": progress}):
             pass
@@ -71,7 +71,7 @@ async def heartbeat(session: aiohttp.ClientSession, metadata: dict[str, Any], pr
 
 
 async def report(session: aiohttp.ClientSession, metadata: dict[str, Any], result: dict[str, Any]) -> None:
-    """Hand in the result until there is a final answer."""
+    """Report the result until there is a final answer."""
     name = f"flow {metadata['flow_id']}, step {metadata['step_id']}, attempt {metadata['attempt']}"
     for failures in range(TRIES):
         pause = random.uniform(0.5, 1) * min(30, 0.5 * 2**failures)

@@ -21,7 +21,7 @@ call --request PUT "$engine/api/v1/steps/thumbnail" --data "{
     \"work\": {\"max_retries\": 3, \"init_backoff_ms\": 500, \"deadline_ms\": 60000}
 }"
 
-echo "2. start a flow with an id of our own: to start it twice by accident is refused"
+echo "2. start a flow with an id, so that starting it twice by accident is refused"
 call --request POST "$engine/api/v1/flows" --data "{
     \"flow_id\": \"$flow\",
     \"goals\": [\"thumbnail\"],

@@ -19,6 +19,8 @@ from coverage import Coverage
 
 from counterfoil.domain.time import Clock
 from counterfoil.testing import StepEndpoint
+from tests.client_table import ClientTable, runs_everything, whole_key
+from tests.clients import MISSING
 from tests.databases import (
     STORES,
     UNAVAILABLE,
@@ -49,6 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--store", choices=[*STORES, "both"], default="both", help="run tests that need a store on this one"
     )
+    parser.addoption("--clients-page", type=Path, help="write the table of the clients that were tried to this page")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[whole_key] = getattr(config, "workerinput", {}).get("whole", runs_everything(config))
+    config.pluginmanager.register(ClientTable(config, config.getoption("--clients-page")), "client-table")
 
 
 def stores_of(definition: pytest.Item | pytest.Function, config: pytest.Config) -> list[str]:
@@ -112,8 +120,9 @@ def runs_on_postgresql(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker (of pytest-xdist) where the cluster of the run is, or will be."""
+    """Tell a worker (of pytest-xdist) where the cluster of the run is, or will be, and whether all tests are run."""
     node.workerinput["postgres_home"] = str(databases_of(node.config).home)
+    node.workerinput["whole"] = node.config.stash[whole_key]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -121,16 +130,20 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    missed = [
-        str(report.longrepr)
-        for outcome in ("skipped", "failed", "error")
-        for report in terminalreporter.getreports(outcome)
-        if UNAVAILABLE in str(report.longrepr)
-    ]
-    if missed:
-        terminalreporter.section("PostgreSQL WAS NOT TESTED", sep="!", red=True, bold=True)
-        terminalreporter.line(f"{len(missed)} tests need it and did not run.", red=True, bold=True)
-        terminalreporter.line(missed[0], red=True)
+    for reason, title, needed in (
+        (UNAVAILABLE, "PostgreSQL WAS NOT TESTED", "tests need it and did not run"),
+        (MISSING, "CLIENTS OF OTHER SYSTEMS WERE NOT TESTED", "modules need them and did not run"),
+    ):
+        missed = [
+            str(report.longrepr)
+            for outcome in ("skipped", "failed", "error")
+            for report in terminalreporter.getreports(outcome)
+            if reason in str(report.longrepr)
+        ]
+        if missed:
+            terminalreporter.section(title, sep="!", red=True, bold=True)
+            terminalreporter.line(f"{len(missed)} {needed}.", red=True, bold=True)
+            terminalreporter.line(missed[0], red=True)
 
 
 # ------------------------------------------------------------------------------------------------ stores

@@ -64,6 +64,22 @@ async def break_off_and_shut_down(api: Api) -> None:
         assert await head.ended()
 
 
+async def break_off_a_completion_and_shut_down(api: Api, endpoint: StepEndpoint) -> None:
+    """A completion whose body will never be whole is refused as such, wherever it stands, and is not recorded."""
+    flow_id, received = await dispatched(api, endpoint)
+    half = b"".join(post_bytes(received.webhook_url, SUCCESS))[:-3]
+    for before in (b"", GET):
+        async with raw_connection(api.url) as connection:
+            if before:
+                connection.send(before)
+                assert (await connection.answer()).status == 200
+            await _send(connection, half, len(half) - 5)
+            answer = await connection.answer(within=10)
+            assert (answer.status, answer.body["error"]["code"]) == (422, "INVALID_RESULT")
+            assert await connection.ended()
+    assert (await api.work(flow_id))["status"] == "active"
+
+
 async def _send(connection: RawConnection, data: bytes, *places: int) -> None:
     for begin, end in zip((0, *places), (*places, len(data)), strict=True):
         connection.send(data[begin:end])

@@ -13,6 +13,7 @@ A mark is a comment in the line above a block, ``<!-- mark -->`` or ``<!-- mark:
     not run: REASON     cannot be run here, and why
 
 ``<!-- runs beside: engine, by_hand -->`` anywhere in a page: what a reader of it has running already.
+``<!-- needs: axonflow -->`` anywhere in a page: a package that its commands import and that may not be installed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ MARKS = frozenset({"", "fails", "background", "file", "output", "model", "metric
 _COMMENT = re.compile(r"<!-- ([a-z ]+?)(?:: (.+))? -->")
 _FENCE = re.compile(r"```(\w*)")
 _BESIDE = re.compile(r"^<!-- runs beside: (.+) -->$", re.MULTILINE)
+_NEEDS = re.compile(r"^<!-- needs: (.+) -->$", re.MULTILINE)
 
 _VOLATILE = (
     (re.compile(r"\b[0-9a-f]{32}\.[A-Za-z0-9_-]{43}"), "RECEIPT"),
@@ -91,6 +93,12 @@ def blocks_of(page: Path) -> Iterator[Block]:
 def beside(page: Path) -> list[str]:
     """What must be running for the page's commands."""
     found = _BESIDE.search(page.read_text("utf-8"))
+    return found[1].split(", ") if found else []
+
+
+def needs(page: Path) -> list[str]:
+    """Packages that the page's commands import."""
+    found = _NEEDS.search(page.read_text("utf-8"))
     return found[1].split(", ") if found else []
 
 

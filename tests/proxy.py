@@ -1,6 +1,6 @@
 """A bad network in front of PostgreSQL: connections are cut, refused or forgotten, also in the middle of a commit.
 
-It runs in a thread of its own, so that whoever blocks the test's event loop (the doctor does) still gets through.
+It runs in a thread of its own, so that code that blocks the test's event loop (the doctor does) still gets through.
 """
 
 from __future__ import annotations

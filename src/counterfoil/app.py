@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import signal
@@ -30,7 +31,7 @@ from counterfoil.server.auth import reviewers_among
 from counterfoil.server.connections import ConnectionLimits, Connections
 from counterfoil.server.listening import AcceptingSockets, listen
 from counterfoil.server.plain import PlainRunner
-from counterfoil.server.routes.webhook import express_completions
+from counterfoil.server.routes.webhook import WebhookIntake
 from counterfoil.settings import Settings
 from counterfoil.store.doctor.rules import Finding
 from counterfoil.store.group_commit.commit import StoreFailure
@@ -158,7 +159,7 @@ class Counterfoil:
 
         return FastRunner(
             app,
-            take=express_completions(self.engine, settings.max_body_bytes),
+            intake=WebhookIntake(self.engine, settings.max_body_bytes),
             connections=self._connections,
             access_log=settings.access_log,
             shutdown_timeout=grace_seconds,
@@ -172,7 +173,7 @@ class Counterfoil:
     async def stop(self) -> None:
         """Take no new work, let requests and attempts in flight finish within the grace period, leave the rest."""
         self.engine.context.accepting = False
-        self.engine.feed.close()
+        self.engine.end_waiting()
         await self._sweeps.stop()
         left, _ = await asyncio.gather(self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server())
         if left:
@@ -211,7 +212,7 @@ class Counterfoil:
         try:
             self._sockets = await listen(host, port, self._runner.connection, self._connections)
         except OSError as error:
-            raise StartFailure(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            raise StartFailure(f"cannot listen on {host}:{port}: {_listening_fault(error)}") from error
         shown = f"[{host}]" if ":" in host else host
         return f"http://{shown}:{self._sockets.port}"
 
@@ -228,6 +229,13 @@ class Counterfoil:
         if self._sockets is not None:
             self._sockets.close()
         await self._runner.cleanup()
+
+
+def _listening_fault(error: OSError) -> str:
+    """Why an address cannot be listened on, and what to do about it."""
+    if error.errno == errno.EADDRINUSE:
+        return "another process uses this port; stop that process, or choose another port with --port"
+    return error.strerror or str(error)
 
 
 def share_descriptors(settings: Settings) -> DescriptorShares:

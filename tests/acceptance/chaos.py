@@ -1,4 +1,4 @@
-"""Load for engines that are killed over and over: customers and workers, who write down all that they are told.
+"""Load for engines that are killed repeatedly: clients and workers that record every answer.
 
 They behave as the documentation asks of them: 400 and 404 are final, everything else (503, no connection, a connection
 that breaks, a node that does not answer) is tried again, at whichever node comes next. What they were told with 200 or
@@ -44,39 +44,15 @@ async def load(endpoint: StepEndpoint, seed: int) -> AsyncIterator[Chaos]:
             await chaos.abandon()
 
 
-class Chaos:
-    """Customers who start flows and wait for them, and the workers behind every step."""
+class PatientClient:
+    """A client of several nodes that asks again, at any of them, until one has decided its request."""
 
-    def __init__(self, session: aiohttp.ClientSession, endpoint: StepEndpoint, seed: int) -> None:
+    def __init__(self, session: aiohttp.ClientSession, seed: int) -> None:
         self.ledger = Ledger()
         self.urls: list[str] = []
         """The nodes: all of them serve all."""
-        self.patient: list[Received] = []
         self.session = session
-        self._endpoint = endpoint
         self._random = random.Random(seed)
-        self._customers: list[asyncio.Task[None]] = []
-        self._workers: set[asyncio.Task[None]] = set()
-        self._stopping = asyncio.Event()
-        self._number = 0
-        endpoint_programmes = {
-            "quick": self._quick,
-            "eager": self._eager,
-            "flaky": self._flaky,
-            "silent": self._silent,
-            "again": self._again,
-            "failing": self._failing,
-            "double": self._double,
-            "limited": self._limited,
-            "slow": self._slow,
-            "sync": self._sync,
-            "patient": self._patient,
-        }
-        for name, programme in endpoint_programmes.items():
-            endpoint.answer(f"/{name}", programme)
-        self.steps = list(endpoint_programmes)
-
-    # ------------------------------------------------------------------------------------------- requests
 
     async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """One request as a patient client makes it: again, at any node, until one says more than «later»."""
@@ -106,6 +82,37 @@ class Chaos:
                 self.ledger.faults.append(f"{method} {URL(address).path}: {response.status} {content!r}")
         return None
 
+
+class Chaos(PatientClient):
+    """Customers who start flows and wait for them, and the workers behind every step."""
+
+    def __init__(self, session: aiohttp.ClientSession, endpoint: StepEndpoint, seed: int) -> None:
+        super().__init__(session, seed)
+        self.patient: list[Received] = []
+        self._endpoint = endpoint
+        self._customers: list[asyncio.Task[None]] = []
+        self._workers: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self._number = 0
+        endpoint_programmes = {
+            "quick": self._quick,
+            "eager": self._eager,
+            "flaky": self._flaky,
+            "silent": self._silent,
+            "again": self._again,
+            "failing": self._failing,
+            "double": self._double,
+            "limited": self._limited,
+            "slow": self._slow,
+            "sync": self._sync,
+            "patient": self._patient,
+        }
+        for name, programme in endpoint_programmes.items():
+            endpoint.answer(f"/{name}", programme)
+        self.steps = list(endpoint_programmes)
+
+    # ------------------------------------------------------------------------------------------- customers
+
     async def register(self) -> None:
         work = {"init_backoff_ms": 30, "max_backoff_ms": 200, "ack_timeout_ms": 2000, "max_retries": MANY_RETRIES}
         special: dict[str, dict[str, Any]] = {
@@ -121,8 +128,6 @@ class Chaos:
             }
             status, answer = await self.call("PUT", f"/api/v1/steps/{name}", definition)
             assert status in (200, 201), answer
-
-    # ------------------------------------------------------------------------------------------- customers
 
     async def start(self, flow_id: str, goals: list[str]) -> None:
         status, answer = await self.call("POST", "/api/v1/flows", {"flow_id": flow_id, "goals": goals})

@@ -1,7 +1,7 @@
-"""Nodes over one PostgreSQL, and what befalls them: killed, paused for longer than their lease, robbed of the database.
+"""Nodes over one PostgreSQL, and faults for them: kills, pauses longer than their lease, loss of the database.
 
-Each node has a supervisor, as in life: one that ends because it cannot reach the database is started again. Everything
-that is done to anybody is noted with its time, for whoever has to understand a failure.
+Each node has a supervisor, as in production: a node that ends because it cannot reach the database is started again.
+Every fault is recorded with its time, to explain failures.
 """
 
 from __future__ import annotations

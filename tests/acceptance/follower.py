@@ -1,4 +1,4 @@
-"""Somebody who follows the journal of all flows from node to node, and must miss nothing of it."""
+"""A client that follows the journal of all flows from node to node, and must not miss an event."""
 
 from __future__ import annotations
 

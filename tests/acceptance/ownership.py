@@ -1,4 +1,4 @@
-"""Who owned which work item when, read off the database itself: never two at a time.
+"""The owners of work items over time, read from the database: never two at a time.
 
 An attempt belongs to the node that committed its intent, from then until the attempt ends or the node's lease lapses.
 A lapsed lease never lives again, so the end that the table of nodes shows in the end is the true one.

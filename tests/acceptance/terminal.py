@@ -1,7 +1,7 @@
 """Terminals in which the commands of a page are pasted, one block after the other, as a reader would.
 
-The only thing that differs from the page are the ports: free ones stand for 8080 and the like, so that pages can run
-beside each other.
+The only thing that differs from the page are the ports: free ones stand for 8080 and the like, so that tests can run
+beside each other. Pages that are followed in the same terminals meet each other's processes, as those of a reader do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.pages import ROOT, beside, blocks_of, same_output
 
 BLOCK_SECONDS = 50.0
 START_SECONDS = 30.0
-PORTS = ("8080", "9000", "9001")
+PORTS = ("8080", "8081", "8082", "8083", "9000", "9001", "9002", "9003", "9004", "9005", "9006", "9007")
 BESIDE = {
     "engine": ("counterfoil serve", "listening on"),
     "by_hand": ("python docs/by_hand.py", "Running on"),
@@ -45,6 +45,7 @@ class Terminals:
 
     def __init__(self, directory: Path, free_port: Callable[[], int]) -> None:
         self.directory = directory
+        self._place = directory
         self._ports = {shown: str(free_port()) for shown in PORTS}
         self._shell: Process | None = None
         self._background: list[tuple[Process, Path]] = []
@@ -65,24 +66,27 @@ class Terminals:
             (self.directory / name).symlink_to(ROOT / name)
         (self.directory / ".venv").symlink_to(sys.prefix)
         self._shell = await self._bash(stdin=PIPE)
-        await self._type('trap \'printf "%s: %s\\n" "$?" "$BASH_COMMAND" >> .failed\' ERR')
+        await self._type("unset PYTHONUNBUFFERED")  # a reader does not have it, and what goes to a file is buffered
+        await self._type(f'trap \'printf "%s: %s\\n" "$?" "$BASH_COMMAND" >> {self.directory}/.failed\' ERR')
 
     async def run(self, text: str) -> Printed:
         """Paste some commands and wait for them."""
         self._blocks += 1
         script, output, errors = (self.directory / f".{kind}-{self._blocks}" for kind in ("script", "out", "err"))
-        failed = self.directory / ".failed"
+        failed, place = self.directory / ".failed", self.directory / ".place"
         failed.write_text("")
         script.write_text(self.as_run(text))
         assert self._shell is not None
         assert self._shell.stdout is not None
-        await self._type(f". ./{script.name} </dev/null >{output.name} 2>{errors.name}; echo 'the end'")
+        await self._type(f". {script} </dev/null >{output} 2>{errors}; pwd > {place}; echo 'the end'")
         await asyncio.wait_for(self._shell.stdout.readuntil(b"the end\n"), BLOCK_SECONDS)
+        self._place = Path(place.read_text().strip())
         return Printed(*(self.as_shown(path.read_text()) for path in (output, errors, failed)))
 
     async def run_in_background(self, text: str, ready: str) -> None:
         """Paste commands into a terminal of their own and wait until they have printed that they are ready."""
-        log = self.directory / f".log-{len(self._background)}"
+        self._blocks += 1
+        log = self.directory / f".log-{self._blocks}"
         with log.open("wb") as output:
             process = await self._bash("-c", self.as_run(text), stdout=output)
         self._background.append((process, log))
@@ -94,7 +98,17 @@ class Terminals:
         await eventually(is_ready, within=START_SECONDS, what=f"{ready!r} of {text!r}")
 
     def write(self, name: str, text: str) -> None:
-        (self.directory / name).write_text(self.as_run(text))
+        """Save a file where the page's commands are."""
+        (self._place / name).write_text(self.as_run(text))
+
+    async def interrupt(self) -> None:
+        """Ctrl-C in every terminal with a process in the foreground; waits until all of them have ended."""
+        for process, _ in self._background:
+            os.killpg(process.pid, signal.SIGINT)
+        for process, log in self._background:
+            await asyncio.wait_for(process.wait(), START_SECONDS)
+            assert "Traceback" not in log.read_text(), log.read_text()
+        self._background.clear()
 
     async def close(self) -> None:
         """End everything that was started here, children included."""
@@ -136,9 +150,12 @@ class Terminals:
         )
 
 
-async def follow(page: Path, terminals: Terminals) -> None:
-    """Do what a page tells, in its order, and compare what is printed with what it shows."""
-    for name in beside(page):
+async def follow(page: Path, terminals: Terminals, *, after_the_tour: bool = False) -> None:
+    """Do what a page tells, in its order, and compare what is printed with what it shows.
+
+    ``after_the_tour``: engine and step endpoint of the tour are running already.
+    """
+    for name in () if after_the_tour else beside(page):
         await terminals.run_in_background(*BESIDE[name])
     last = ""
     for block in blocks_of(page):

@@ -1,4 +1,4 @@
-"""kill -9 around approvals: what people agreed to is sent once, and whatever anybody was told stays true.
+"""kill -9 around approvals: approved work is sent once, and every answer that a client got stays true.
 
 ``CHAOS_CYCLES`` says how many kills the random part makes (2 by default), ``TEST_SEED`` repeats it as far as timing
 allows.

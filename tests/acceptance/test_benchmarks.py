@@ -13,7 +13,8 @@ import pytest
     "measures",
     [
         ("completions", "cycle", "latency", "bulk", "gate"),
-        ("restart", "flat"),
+        ("clients",),
+        ("restart", "flat", "dedup"),
         ("postgres", "postgres-cycle", "nodes", "takeover"),
         ("large-flows", "postgres-large-flows"),
         ("--before", ".", "cycle", "flat", "nodes", "gate"),

@@ -193,6 +193,6 @@ async def test_serve_refuses_a_wrong_setting_by_name(tmp_path: Path) -> None:
 async def test_serve_on_a_taken_port_says_so(engine: Served, tmp_path: Path) -> None:
     port = engine.url.rpartition(":")[2]
     ran = await run_command("serve", "--port", port, "--data", str(tmp_path / "other"))
-    assert ran.code == 1
-    assert f"127.0.0.1:{port}" in ran.err
-    assert "Traceback" not in ran.err
+    advice = "another process uses this port; stop that process, or choose another port with --port"
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"error: cannot listen on 127.0.0.1:{port}: {advice}\n"

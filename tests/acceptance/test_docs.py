@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from counterfoil.testing import Answer, StepEndpoint
+from counterfoil.testing import Answer, Received, StepEndpoint
 from tests.acceptance.terminal import Terminals, follow
-from tests.pages import DOCS, ROOT, blocks_of
+from tests.clients import require_client
+from tests.pages import DOCS, ROOT, blocks_of, needs
 from tests.wire import Api
 
 PAGE_SECONDS = 120
@@ -30,6 +31,7 @@ async def terminals(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) 
 @pytest.mark.timeout(PAGE_SECONDS)
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: str(page.relative_to(ROOT)))
 async def test_a_page_works_as_pasted(page: Path, terminals: Terminals) -> None:
+    require_client(*needs(page))
     await follow(page, terminals)
 
 
@@ -185,8 +187,9 @@ async def eventful_gates(api: Api) -> list[str]:
     await ask(first, "done", idempotency_key="k")
     done = f"/api/v1/workflows/{first}/steps/done/complete"
     for error in ("no", "not yet"):
-        await api.post(done, {"success": False, "error": error, "idempotency_key": "k"})
+        await api.post(done, {"success": False, "error": error, "metadata": {"m": 1}, "idempotency_key": "k"})
     await api.post(done, {"output": {"a": 1}, "idempotency_key": "k"})
+    (await api.post(f"/api/v1/workflows/{first}/checkpoints/resume")).ok()
     assert (await ask(second, "done", idempotency_key="k", on_duplicate="replay"))["replayed"]
     (await api.post(f"{await held('yes')}/approve")).ok()
     (await api.post(f"{await held('no')}/reject")).ok()
@@ -196,9 +199,55 @@ async def eventful_gates(api: Api) -> list[str]:
     return [first, second]
 
 
+async def eventful_effects(api: Api, endpoint: StepEndpoint) -> list[str]:
+    """Flows whose attempts have unknown outcomes, and flows that share a key."""
+    work = {"init_backoff_ms": 60_000, "max_backoff_ms": 60_000}
+    reconcile, shared = {"policy": "reconcile"}, {"policy": "reconcile", "scope": "global"}
+
+    async def beat(received: Received) -> Answer:
+        (await api.post(f"{received.webhook_url}/heartbeat", {})).ok()
+        return Answer()
+
+    endpoint.answer("/quick", beat)
+    await api.put_step("quick", endpoint.url("/quick"), work=work)
+    quick = await api.start("quick")
+
+    endpoint.answer("/lost", Answer(status=500))
+    endpoint.answer("/status", Answer(status=404))
+    await api.put_step("lost", endpoint.url("/lost"), work=work, effect=reconcile, status_url=endpoint.url("/status"))
+    resumed = await api.start("lost")
+    await api.until_event(resumed, "work_probed")
+    await beat(await endpoint.received("/lost"))
+    settled = await api.start("lost")
+    held = await api.until_work(settled, "not_completed", hold="reconcile")
+    (await api.post(f"/api/v1/flows/{settled}/cancel")).ok()
+    (await api.post(f"/api/v1/reconciliations/{held['work_id']}", {"outcome": "not_applied"})).ok()
+
+    flows = [quick, resumed, settled]
+    for step_id, effect, report in (
+        ("reused", {"policy": "dedupe"}, {"success": True}),
+        ("failed", {"policy": "dedupe"}, {"success": False, "error": "no"}),
+        ("freed", {"policy": "dedupe"}, None),
+        ("doubtful", shared, None),
+    ):
+        await api.put_step(step_id, endpoint.url(f"/{step_id}"), work=work, effect=effect)
+        owner, waiting = [await api.start(step_id, init_keys={step_id: "k"}) for _ in range(2)]
+        received = await endpoint.received(f"/{step_id}")
+        await api.until_event(waiting, "dedup_wait")
+        if report is None:
+            (await api.post(f"/api/v1/flows/{owner}/cancel")).ok()
+            await api.until_event(waiting, "dedup_ready" if step_id == "freed" else "dedup_unknown")
+        else:
+            (await api.complete(received, report)).ok()
+            await api.final(waiting)
+        flows += [owner, waiting]
+    return flows
+
+
 async def test_the_journal_is_as_its_reference_says(api: Api, endpoint: StepEndpoint) -> None:
     """Flows that make every type of event at least once."""
     flows = [*await eventful_attempts(api, endpoint), *await eventful_plans(api, endpoint), *await eventful_gates(api)]
+    flows += await eventful_effects(api, endpoint)
     documented = documented_data()
     events = [event for flow_id in flows for event in await api.events(flow_id)]
     assert {event["type"] for event in events} == set(documented)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import AsyncIterator
@@ -142,14 +143,14 @@ async def test_an_agent_that_died_pays_once(node: Node, unused_tcp_port: int) ->
     first, second, third = (printed.index(f"the {number} run") for number in ("first", "second", "third"))
     assert printed[first + 5 : second] == [
         "  (the bank: 40 are paid)",
-        "  the agent dies: the bank has paid, and nobody knows",
+        "  the agent crashes: the bank has paid, but the payment is not reported",
     ]
     assert [line.split(":")[0] for line in printed[second + 1 : third]] == [
         "  draft-1  is done already",
         "  review-1 is done already",
         "  draft-2  is done already",
         "  review-2 is done already",
-        "  refund-1 was begun before, and nobody knows how it went",
+        "  refund-1 was started before, with an unknown outcome",
         "  (the bank",
         "  refund-1 done",
         "  send-1   done",
@@ -157,6 +158,34 @@ async def test_an_agent_that_died_pays_once(node: Node, unused_tcp_port: int) ->
     assert len(printed[third + 1 : -1]) == 6
     assert all("is done already" in line for line in printed[third + 1 : -1])
     assert printed[-1] == "the bank has paid 1 time"
+
+
+async def test_a_refund_is_paid_once_under_every_policy_but_pure() -> None:
+    """It starts an engine of its own, and kills its worker in the middle of five refunds, twice."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(EXAMPLES / "effects.py"), stdout=PIPE, stderr=STDOUT
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, out.decode()
+    printed = out.decode().splitlines()
+    retried, held, reused = "not_completed -> succeeded", "held -> succeeded", "waits -> succeeded"
+    assert [re.split(r" {2,}| (?=\d)", line) for line in printed if re.search(r" \d+ +\d+ ", line)] == [
+        ["pure", "2", "1", retried, "a retry"],
+        ["idempotent", "2", "1", retried, "a retry"],
+        ["dedupe", "2", "1", retried, "a retry"],
+        ["reconcile", "2", "1", held, "status_url: not_found"],
+        ["unsafe_once", "2", "1", "held -> approved -> succeeded", "operator: not_applied"],
+        ["dedupe, again", "0", "0", reused, "the result of the first"],
+        ["pure", "2", "2", retried, "a retry"],
+        ["idempotent", "2", "1", retried, "a retry"],
+        ["dedupe", "2", "1", retried, "a retry"],
+        ["reconcile", "1", "1", held, "status_url: done"],
+        ["unsafe_once", "1", "1", held, "operator: applied"],
+        ["dedupe, again", "0", "0", reused, "the result of the first"],
+    ]
+    assert printed[0] == "the worker is killed before the bank is called"
+    assert printed[8] == "the worker is killed after the bank has paid"
+    assert max(map(len, printed)) <= 80
 
 
 def test_the_readme_tells_of_every_example() -> None:

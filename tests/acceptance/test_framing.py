@@ -15,6 +15,7 @@ from tests.acceptance.processes import EngineProcess
 from tests.acceptance.scenario import dispatched
 from tests.by_hand import locked
 from tests.half_close import (
+    break_off_a_completion_and_shut_down,
     break_off_and_shut_down,
     complete_and_shut_down,
     pipeline_and_shut_down,
@@ -45,6 +46,7 @@ async def test_a_half_close_behind_other_requests(
     await pipeline_and_shut_down(api, endpoint)
     await poll_and_shut_down(api, endpoint)
     await break_off_and_shut_down(api)
+    await break_off_a_completion_and_shut_down(api, endpoint)
 
 
 # ------------------------------------------------------------------------------------------------ malformed

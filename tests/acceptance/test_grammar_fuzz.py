@@ -58,7 +58,7 @@ async def test_whatever_is_sent_can_be_read_back_and_no_receipt_gets_out(
             await reading.everything(campaign.started)
         findings = [*campaign.findings, *reading.findings, *await end_of(engine, wallet)]
         if endpoints.leaks:
-            findings.append(f"{endpoints.leaks} messages to subscribers had a receipt in them")
+            findings.append(f"{endpoints.leaks} messages to subscribers or status URLs had a receipt in them")
     tell(f"{campaign.summary()}, in {seconds:.1f} s ({campaign.sent / seconds:.0f} a second)")
     tell(f"calls of the engine: {dict(endpoints.calls)}")
     tell(f"read back: {dict(reading.records)}")

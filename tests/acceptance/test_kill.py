@@ -1,4 +1,4 @@
-"""kill -9 under load, again and again: what anybody was told stays true, and everything comes to its end.
+"""kill -9 under load, repeatedly: every answer that a client got stays true, and every flow ends.
 
 ``CHAOS_CYCLES`` says how often (4 by default), ``TEST_SEED`` repeats a run as far as timing allows.
 """

@@ -1,4 +1,4 @@
-"""Three nodes on one PostgreSQL, all of which come and go under load: what anybody was told stays true.
+"""Three nodes on one PostgreSQL, killed and restarted under load: every answer that a client got stays true.
 
 Every second a node is killed (kill -9) or paused for longer than its lease, and now and then the database restarts or
 crashes. ``CHAOS_CYCLES`` says how many seconds (6 by default), ``TEST_SEED`` repeats a run as far as timing allows.

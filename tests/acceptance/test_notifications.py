@@ -1,4 +1,4 @@
-"""kill -9 between the commit of an event and the answer of its subscriber: he is told after the restart."""
+"""kill -9 between the commit of an event and the answer of its subscriber: it is delivered after the restart."""
 
 from __future__ import annotations
 

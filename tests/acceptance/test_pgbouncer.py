@@ -1,4 +1,4 @@
-"""Behind pgbouncer in transaction mode: whoever sends a statement gets another connection of the server each time."""
+"""Behind pgbouncer in transaction mode, where each transaction may get another connection of the server."""
 
 from __future__ import annotations
 

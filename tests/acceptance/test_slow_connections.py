@@ -23,6 +23,7 @@ from tests.acceptance.starving import (
     half_requests,
     open_descriptors,
 )
+from tests.contract import published
 from tests.eventually import elapsed, eventually
 from tests.rawhttp import post_bytes, raw_connection
 from tests.wire import Api
@@ -38,7 +39,11 @@ GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @pytest.fixture(params=["true", "false"], ids=["fast", "plain"])
 async def impatient(new_engine: NewEngine, request: pytest.FixtureRequest) -> EngineProcess:
-    """An engine with short timeouts, with and without the fast path."""
+    """An engine with short timeouts, with and without the fast path.
+
+    The contract is made beforehand: the engine would close the connection of a client that is busy with that.
+    """
+    published()
     engine = new_engine(**SHORT, fast_path=request.param)
     await engine.start()
     return engine
@@ -84,6 +89,37 @@ async def test_a_byte_now_and_then_does_not_prolong_it(impatient: EngineProcess,
             connection.send(b" ")
             await elapsed(0.05)
         assert answer.result().status == 408
+
+
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize("before", [b"", GET], ids=["first", "behind another request"])
+async def test_a_completion_whose_body_does_not_arrive_is_answered_408(
+    impatient: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint, before: bytes
+) -> None:
+    """The time runs from its head; a byte now and then does not prolong it, and nothing is recorded."""
+    api = client_of(impatient)
+    flow_id, received = await dispatched(api, endpoint)
+    head, body = post_bytes(received.webhook_url, b'{"success": true}' + b" " * 500)
+    async with raw_connection(impatient.url) as connection:
+        if before:
+            connection.send(before)
+            assert (await connection.answer()).status == 200
+        connection.send(head)
+        begun = time.monotonic()
+        answer = asyncio.ensure_future(connection.answer(within=10))
+        while not answer.done():
+            assert time.monotonic() - begun < 5
+            connection.send(b" ")
+            await elapsed(0.05)
+        assert (answer.result().status, answer.result().body["error"]["code"]) == (408, "REQUEST_TIMEOUT")
+        assert time.monotonic() - begun >= 0.5
+        with contextlib.suppress(ConnectionError):
+            assert await connection.ended()
+    assert await counted(api, 'counterfoil_connections_ended_total{reason="body_timeout"}') == 1
+    assert (await api.work(flow_id))["status"] == "active"
+    async with raw_connection(impatient.url) as connection:
+        connection.send(head + body)
+        assert (await connection.answer()).status == 200
 
 
 @pytest.mark.sqlite_only

@@ -1,4 +1,4 @@
-"""An engine moves from SQLite to PostgreSQL by ``counterfoil store copy``: whoever asks it sees no difference."""
+"""An engine moves from SQLite to PostgreSQL by ``counterfoil store copy``: its clients see no difference."""
 
 from __future__ import annotations
 

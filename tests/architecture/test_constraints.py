@@ -7,7 +7,8 @@ import tomllib
 
 from tests.architecture.source_tree import ROOT
 
-LINE = re.compile(r"(?P<name>[a-z0-9-]+)==[0-9][0-9a-z.]*( ; [a-z_]+ (==|!=) '\w+'( (and|or) [a-z_]+ (==|!=) '\w+')*)?")
+CONDITION = r"[a-z_]+ (==|!=|<|>=) '[\w.]+'"
+LINE = re.compile(rf"(?P<name>[a-z0-9-]+)==[0-9][0-9a-z.]*( ; {CONDITION}( (and|or) {CONDITION})*)?")
 
 
 def pinned() -> list[str]:
@@ -23,6 +24,7 @@ def test_every_line_is_a_version() -> None:
 def test_every_dependency_is_pinned() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    names = {re.split(r"[<>=!; ]", text)[0] for text in wanted}
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["dev"], *extras["compat"]]
+    names = {re.split(r"[\[<>=!; ]", text)[0] for text in wanted}
     assert not names - set(pinned())

@@ -13,7 +13,9 @@ from tests.architecture.source_tree import PACKAGE, ROOT, modules, shown
 
 LONGEST_MODULE = 500
 LONGEST_FUNCTION = 70  # a table of routes or of SQL takes that much; logic should not
-REASONS: dict[str, str] = {"src/counterfoil/domain/errors.py": "one tree: a class for each error code, and its details"}
+REASONS: dict[str, str] = {
+    "src/counterfoil/domain/errors.py": "one tree: a class for each error code, and its details",
+}
 """Modules that may be longer, each with the reason why there is no seam in it."""
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)

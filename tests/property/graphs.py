@@ -1,4 +1,4 @@
-"""Random graphs of steps, and what can be reached in them by the plainest of reckonings: who can run, until no more."""
+"""Random graphs of steps, and an oracle for what is reachable: repeatedly add the steps that can run."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The database is a real one, of either store. The network, the clock and the crashes are simulated, which is what lets
 Hypothesis choose them: answers that come late or never, reports before, during and after, repeats, sweeps that run
-late, and a process that dies around a commit.
+late, a process that dies around a commit, and people who settle unknown outcomes and review.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import orjson
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from counterfoil.domain.effects.reconciling import Settlement
 from counterfoil.domain.errors import CounterfoilError, FlowFinal
 from counterfoil.domain.flows.requests import StartFlow
-from counterfoil.domain.time import optional_rfc3339
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Call, CrashPoint, Simulator, answered
@@ -28,19 +28,21 @@ from tests.property.choices import (
     ANSWERS,
     CANCEL_URL,
     DEFAULTS,
-    GIVEN_BACK,
     ITEM,
     MOVES,
+    PROBED,
+    PROBES,
     PROGRESS,
-    REJECTED,
     REPLIES,
     REPORTS,
     RULES,
-    SAID,
+    SETTLEMENTS,
+    STATUS_URL,
     SWEEPS,
     definition_of,
 )
-from tests.property.model import LONGEST_RETRY_AFTER_MS, FlowModel, Item, Report, Rules
+from tests.property.meaning import shown_of, take_reply, take_sweep
+from tests.property.model import HELD, LONGEST_RETRY_AFTER_MS, FlowModel, Item, Report, Rules
 
 SHOWN = ("status", "attempt", "next_attempt_at", "deadline_at", "outputs", "progress", "message", "recorded_at")
 
@@ -56,6 +58,11 @@ class EngineMachine(RuleBasedStateMachine):
         self.simulator.network.always(CANCEL_URL, answered(503))
         self.outcomes: dict[str, tuple[Any, ...]] = {}
         self.cancel_calls = 0
+        self.left_in_queue: dict[str, Item] = {}
+        """Items of flows that are over, or replaced by a redrive, which were cancelled with an unknown outcome."""
+        self.probe = "unknown"
+        for number in range(2):
+            self.simulator.network.always(f"{STATUS_URL}step-{number}", lambda: PROBES[self.probe])
         self.flows = 0
         self.processes = 0
         self.start_process()
@@ -90,25 +97,29 @@ class EngineMachine(RuleBasedStateMachine):
 
     @initialize(steps=st.lists(RULES, min_size=1, max_size=2))
     def start_flow(self, steps: list[Rules]) -> None:
+        self.start(steps)
+
+    def start(self, steps: list[Rules]) -> None:
         self.flows += 1
         self.flow_id = f"flow-{self.flows}"
         self.flow = FlowModel(
             {f"step-{number}": Item(f"step-{number}", rules, self.now) for number, rules in enumerate(steps)}
         )
         self.runner.run(self.starting(self.flow))
-        for item in self.flow.items.values():
-            if not item.rules.queued:
-                item.claim(self.now, self.processes)
-        shown = self.runner.run(self.simulator.engine.queries.flow(self.flow_id))
-        self.work_ids = {step_id: step["work"][0]["work_id"] for step_id, step in shown["steps"].items()}
+        self.begin(self.flow)
+        self.note_ids()
 
     @precondition(lambda self: not self.active)
     @rule(steps=st.lists(RULES, min_size=1, max_size=2))
     def start_another_flow(self, steps: list[Rules]) -> None:
+        self.start_next(steps)
+
+    def start_next(self, steps: list[Rules]) -> None:
         """The steps are defined anew; what is still on the wire for the old flow stays there."""
-        self.cancel_calls += sum(item.cancel_calls for item in self.flow.items.values())
-        self.runner.run(self.simulator.sweep(SweepName.REQUEUE))  # nobody waits in the lanes any more
-        self.start_flow(steps)
+        for item in self.flow.items.values():
+            self.leave(item)
+        self.runner.run(self.simulator.sweep(SweepName.REQUEUE))  # nothing waits in the lanes any more
+        self.start(steps)
 
     @precondition(lambda self: not self.active)
     @rule(number=ITEM, reports=st.lists(REPORTS, min_size=1, max_size=3))
@@ -158,6 +169,66 @@ class EngineMachine(RuleBasedStateMachine):
         self.endpoint_answers(self.waiting_call(-1), kind)
 
     @precondition(lambda self: self.active)
+    @rule(number=ITEM, how=st.sampled_from(["timeout", "500", "silence"]))
+    def an_outcome_becomes_unknown(self, number: int, how: str) -> None:
+        """A short way to what would seldom come about by chance."""
+        item = self.item(number)
+        if item.status == "held":
+            self.review(number, "approve")
+        if item.status in ("pending", "not_completed") and item.due_at is not None:
+            self.time_passes(max(0, item.due_at - self.now), [SweepName.REQUEUE])
+        if how == "silence":
+            self.time_passes(100_000, [SweepName.DEADLINES])
+            return
+        for call in self.simulator.network.waiting():
+            if call.metadata["work_id"] == self.work_ids[item.step_id] and call.attempt == item.attempt:
+                self.endpoint_answers(call, how)
+
+    @precondition(lambda self: any(item.undecided for item in self.flow.items.values()))
+    @rule(state=st.sampled_from([*PROBES, "running", "running"]), waits=st.booleans())
+    def status_url_says(self, state: str, waits: bool) -> None:
+        """What it will say from now on; it is asked about what is due, now or soon."""
+        self.probe = state
+        probes = [item.probe.due_at for item in self.flow.items.values() if item.probe is not None]
+        self.simulator.clock.advance(max(0, min(probes) - self.now) if waits else 0)
+        self.run_sweep(SweepName.PROBES)
+
+    @precondition(lambda self: any(item.status == "held" for item in self.flow.items.values()))
+    @rule(number=ITEM, verdict=st.sampled_from(["approve", "approve", "approve", "reject"]))
+    def review(self, number: int, verdict: str) -> None:
+        item = self.item(number)
+        answer = self.run(self.reviewing(item, verdict))
+        if item.status != "held":
+            assert answer is None, "there is nothing to review"
+            return
+        item.review(verdict, self.now)
+        self.flow.settle(self.now)
+        assert answer["status"] == {"approve": "approved", "reject": "rejected"}[verdict]
+
+    @precondition(lambda self: any(item.hold is not None for item in self.flow.items.values()))
+    @rule(number=ITEM, settlement=SETTLEMENTS)
+    def settle(self, number: int, settlement: Settlement) -> None:
+        """Whatever waits in the queue, and whatever does not."""
+        item = self.item(number)
+        answer = self.run(self.settling(item, settlement))
+        expected = item.settle(settlement.outcome, settlement.outputs, settlement.error, self.now)
+        self.flow.settle(self.now)
+        assert (answer if isinstance(answer, str) else answer["status"]) == expected
+
+    @precondition(lambda self: self.flow.status == "failed")
+    @rule()
+    def redrive(self) -> None:
+        self.runner.run(self.simulator.sweep(SweepName.REQUEUE))  # nothing waits in the lanes any more
+        self.runner.run(self.simulator.engine.flows.redrive(self.flow_id))
+        for step_id, item in self.flow.items.items():
+            if item.status != "succeeded":
+                self.leave(item)
+                self.flow.items[step_id] = Item(step_id, item.rules, self.now)
+        self.flow.status, self.flow.error = "active", None
+        self.begin(self.flow)
+        self.note_ids()
+
+    @precondition(lambda self: self.active)
     @rule(chance=st.integers(0, 7))
     def cancel(self, chance: int) -> None:
         if chance:
@@ -173,13 +244,13 @@ class EngineMachine(RuleBasedStateMachine):
     def time_passes(self, milliseconds: int, sweeps: list[SweepName]) -> None:
         self.simulator.clock.advance(milliseconds)
         for name in sweeps:
-            self.runner.run(self.simulator.sweep(name))
-            self.apply_sweep(self.flow, name)
+            self.run_sweep(name)
 
     @precondition(lambda self: self.active)
     @rule()
     def the_next_attempt_is_due(self) -> None:
-        waiting = [item.due_at for item in self.flow.items.values() if item.status in ("pending", "not_completed")]
+        items = [item for item in self.flow.items.values() if item.status in ("pending", "not_completed")]
+        waiting = [item.due_at for item in items if item.due_at is not None]
         self.time_passes(max(0, min(waiting, default=self.now) - self.now), [SweepName.REQUEUE])
 
     @precondition(lambda self: self.active)
@@ -188,16 +259,25 @@ class EngineMachine(RuleBasedStateMachine):
         self.simulator.clock.advance(milliseconds)
 
     @rule(
-        during=st.sampled_from(["nothing", "stop", "report", "answer", "sweep", "cancel"]),
+        during=st.sampled_from(["nothing", "stop", "report", "answer", "sweep", "cancel", "settle", "review"]),
         point=st.sampled_from(CrashPoint),
         number=ITEM,
         report=REPORTS,
         kind=ANSWERS,
         sweep=st.sampled_from(SweepName),
+        settlement=SETTLEMENTS,
         chance=st.integers(0, 7),
     )
     def restart(
-        self, during: str, point: CrashPoint, number: int, report: Report, kind: str, sweep: SweepName, chance: int
+        self,
+        during: str,
+        point: CrashPoint,
+        number: int,
+        report: Report,
+        kind: str,
+        sweep: SweepName,
+        settlement: Settlement,
+        chance: int,
     ) -> None:
         """Stop or crash, around a commit or not, and start anew on the same database."""
         after = copy.deepcopy(self.flow)
@@ -208,8 +288,20 @@ class EngineMachine(RuleBasedStateMachine):
             self.apply_answer(after, call, kind)
             self.crash_during(self.simulator.network.answer(call, REPLIES[kind]), point, after)
         elif during == "sweep":
-            self.apply_sweep(after, sweep)
+            if sweep is SweepName.PROBES:  # what is answered is recorded by a commit of its own
+                self.claim_probes(after)
+            else:
+                self.apply_sweep(after, sweep)
             self.crash_during(self.simulator.sweep(sweep), point, after)
+        elif during == "settle":
+            item = after.items[self.item(number).step_id]
+            item.settle(settlement.outcome, settlement.outputs, settlement.error, self.now)
+            after.settle(self.now)
+            self.crash_during(self.settling(item, settlement), point, after)
+        elif during == "review" and self.item(number).status == "held":
+            item = after.items[self.item(number).step_id]
+            item.review("approve", self.now)
+            self.crash_during(self.reviewing(item, "approve"), point, after)
         elif during == "cancel" and self.active and not chance:
             after.finish("cancelled", self.now)
             self.crash_during(self.simulator.engine.flows.cancel(self.flow_id), point, after)
@@ -222,6 +314,50 @@ class EngineMachine(RuleBasedStateMachine):
     def start_process(self) -> None:
         self.processes += 1
         self.runner.run(self.simulator.start())
+
+    def begin(self, flow: FlowModel) -> None:
+        """New items are sent at once, unless their step is left to the sweep."""
+        for item in flow.items.values():
+            if item.status == "pending" and not item.rules.queued:
+                item.claim(self.now, self.processes)
+
+    def note_ids(self) -> None:
+        shown = self.runner.run(self.simulator.engine.queries.flow(self.flow_id))
+        self.work_ids = {step_id: step["work"][-1]["work_id"] for step_id, step in shown["steps"].items()}
+
+    def leave(self, item: Item) -> None:
+        """The machine looks at this item no longer; what is owed for it stays owed."""
+        self.cancel_calls += item.cancel_calls
+        if item.hold is not None:
+            self.left_in_queue[self.work_ids[item.step_id]] = item
+
+    def run_sweep(self, name: SweepName) -> None:
+        asked = len(self.simulator.network.calls)
+        self.runner.run(self.simulator.sweep(name))
+        if name is not SweepName.PROBES:
+            self.apply_sweep(self.flow, name)
+            return
+        calls = [call for call in self.simulator.network.calls[asked:] if call.url.startswith(STATUS_URL)]
+        order = [call.headers["Counterfoil-Step-Id"] for call in calls]
+        expected = [item.step_id for item in self.claim_probes(self.flow)]
+        assert sorted(order) == sorted(expected), f"asked about {order}, not about {expected}"
+        for step_id in order:
+            self.flow.items[step_id].take_answer(self.probe, PROBED.get(self.probe), self.now)
+            self.flow.settle(self.now)
+
+    def claim_probes(self, flow: FlowModel) -> list[Item]:
+        return [item for item in flow.items.values() if item.claim_probe(self.now)]
+
+    async def reviewing(self, item: Item, verdict: Any) -> Any:
+        engine = self.simulator.engine
+        page = await engine.control_queries.approvals(status="pending", flow_id=self.flow_id, cursor=None, limit=9)
+        for approval in page["approvals"]:
+            if approval["work_id"] == self.work_ids[item.step_id]:
+                return await engine.approvals.review(approval["approval_id"], "ann", verdict, None)
+        return None
+
+    def settling(self, item: Item, settlement: Settlement) -> Coroutine[Any, Any, Any]:
+        return self.simulator.engine.reconciliations.settle(self.work_ids[item.step_id], settlement, "ann")
 
     async def starting(self, flow: FlowModel) -> None:
         engine = self.simulator.engine
@@ -250,7 +386,7 @@ class EngineMachine(RuleBasedStateMachine):
         return engine.reports.work_of(self.flow_id, item.step_id, token)
 
     def dispatches(self) -> list[Call]:
-        return [call for call in self.simulator.network.calls if call.url != CANCEL_URL]
+        return [call for call in self.simulator.network.calls if not call.url.startswith((CANCEL_URL, STATUS_URL))]
 
     def waiting_call(self, which: int) -> Call:
         calls = self.simulator.network.waiting()
@@ -258,41 +394,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     def apply_answer(self, flow: FlowModel, call: Call, kind: str) -> None:
         item = flow.items.get(call.metadata["step_id"])
-        if item is None or call.metadata["work_id"] != self.work_ids[item.step_id]:
-            return  # of a flow that has ended
-        if item.status != "active" or item.sending != call.attempt:
-            return  # too late: something else has decided the attempt
-        if kind in GIVEN_BACK:
-            item.give_back(GIVEN_BACK[kind][0], self.now, GIVEN_BACK[kind][1])
-        elif kind in REJECTED:
-            item.end("failed", self.now, REJECTED[kind])
-        elif kind in ("retriable", "old_retriable"):
-            item.give_back_by(SAID[kind], self.now)
-        elif kind == "failed":
-            item.conclude(SAID[kind], self.now)
-        elif item.rules.kind == "async":
-            item.acknowledge()
-        elif kind == "odd":
-            item.end("failed", self.now, "INVALID_RESPONSE")
-        else:
-            item.conclude(SAID.get(kind, Report(True)), self.now)
-        flow.settle(self.now)
+        if item is not None and call.metadata["work_id"] == self.work_ids[item.step_id]:  # not of a flow that has ended
+            take_reply(flow, item, call.attempt, kind, self.now)
 
     def apply_sweep(self, flow: FlowModel, name: SweepName) -> None:
-        """What a sweep does, item by item: of two that fail, the first one cancels the other."""
-        if name is SweepName.REQUEUE:
-            for item in flow.items.values():
-                item.claim(self.now, self.processes)
-        elif name is SweepName.DEADLINES:
-            for item in sorted(flow.items.values(), key=lambda item: item.due_at):
-                if item.status == "active" and item.due_at <= self.now:
-                    item.give_back("DEADLINE_EXCEEDED", self.now)
-                    flow.settle(self.now)
-        elif name is SweepName.ORPHANS:
-            for item in sorted(flow.items.values(), key=lambda item: item.sender):
-                if item.status == "active" and item.sending is not None and item.sender != self.processes:
-                    item.give_back("INTERRUPTED", self.now)
-                    flow.settle(self.now)
+        take_sweep(flow, name, self.processes, self.now)
 
     def crash_during(self, action: Coroutine[Any, Any, Any], point: CrashPoint, after: FlowModel) -> None:
         """What was committed has happened, though nobody was told; what was not has not."""
@@ -301,10 +407,17 @@ class EngineMachine(RuleBasedStateMachine):
             self.flow = after
 
     def come_to_rest(self) -> None:
-        """No flow is ever stuck: left alone, it ends by itself, unless it may try for ever."""
+        """No flow is ever stuck: it ends by itself when people have decided, unless it may try for ever."""
+        self.probe = "unknown"
+        sweeps = [SweepName.ORPHANS, SweepName.DEADLINES, SweepName.PROBES, SweepName.REQUEUE]
         for _ in range(12):
             if self.active:
-                self.time_passes(LONGEST_RETRY_AFTER_MS, [SweepName.ORPHANS, SweepName.DEADLINES, SweepName.REQUEUE])
+                self.time_passes(LONGEST_RETRY_AFTER_MS, sweeps)
+                for number in range(2):
+                    if self.item(number).status == "held":
+                        self.review(number, "approve")
+                    if self.item(number).hold is not None and self.active:
+                        self.settle(number, Settlement(outcome="failed", error="at rest"))
         if self.active:
             assert any(item.rules.max_retries == -1 for item in self.flow.items.values())
             self.cancel(chance=0)
@@ -329,16 +442,29 @@ class EngineMachine(RuleBasedStateMachine):
         error = flow["error"] and flow["error"]["code"]
         assert (flow["status"], flow["outputs"], error) == (self.flow.status, self.flow.outputs, self.flow.error)
         for step_id, item in self.flow.items.items():
-            [work] = flow["steps"][step_id]["work"]
-            assert {name: work[name] for name in SHOWN} | {"error": work["error"] and work["error"]["code"]} == (
-                shown_of(item)
-            )
+            work = flow["steps"][step_id]["work"][-1]
+            assert work["work_id"] == self.work_ids[step_id]
+            error = work["error"] and work["error"]["code"]
+            hold = work["hold"] if work["hold"] in HELD else None  # otherwise it is the id of an approval
+            shown, expected = {name: work[name] for name in SHOWN} | {"error": error, "hold": hold}, shown_of(item)
+            assert shown == expected, f"{step_id}: the engine shows {shown}, and not {expected}"
         for work in items:
             if work["status"] in ("succeeded", "failed", "cancelled"):
                 seen = (work["status"], work["outputs"], work["error"], work["recorded_at"])
                 assert self.outcomes.setdefault(work["work_id"], seen) == seen, "the first outcome never changes"
-        expected = self.cancel_calls + sum(item.cancel_calls for item in self.flow.items.values())
-        assert cancel_calls == expected, "every worker that was sent something is told"
+        owed = self.cancel_calls + sum(item.cancel_calls for item in self.flow.items.values())
+        assert cancel_calls == owed, "every worker that was sent something is told"
+
+    @invariant()
+    def every_unknown_outcome_is_in_the_queue(self) -> None:
+        page = self.runner.run(self.simulator.engine.effect_queries.reconciliations(limit=1000))
+        for step_id, item in self.flow.items.items():
+            if item.maybe_held and self.work_ids[step_id] in {entry["work_id"] for entry in page["reconciliations"]}:
+                item.hold = item.rules.policy
+            item.maybe_held = False
+        held = {self.work_ids[step_id]: item for step_id, item in self.flow.items.items() if item.hold is not None}
+        expected = {work_id: item.hold for work_id, item in (held | self.left_in_queue).items()}
+        assert {entry["work_id"]: entry["hold"] for entry in page["reconciliations"]} == expected
 
     @invariant()
     def attempts_are_bounded_and_each_is_sent_once(self) -> None:
@@ -346,24 +472,9 @@ class EngineMachine(RuleBasedStateMachine):
         assert len(set(sent)) == len(sent)
         for item in self.flow.items.values():
             if item.rules.max_retries >= 0:
-                assert item.attempt <= item.rules.max_retries + 1
+                assert item.attempt <= item.rules.max_retries + 1 + item.granted
 
     @invariant()
     def nothing_is_broken(self) -> None:
         if next(self.doctor_due):
             assert self.simulator.examine() == []
-
-
-def shown_of(item: Item) -> dict[str, Any]:
-    """What the API must show of an item."""
-    return {
-        "status": item.status,
-        "attempt": item.attempt,
-        "next_attempt_at": optional_rfc3339(item.due_at) if item.status in ("pending", "not_completed") else None,
-        "deadline_at": optional_rfc3339(item.deadline_at),
-        "outputs": item.outputs,
-        "error": item.error,
-        "progress": item.progress,
-        "message": item.message,
-        "recorded_at": optional_rfc3339(item.recorded_at),
-    }

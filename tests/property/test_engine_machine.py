@@ -13,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.by_hand import by_hand
 from tests.databases import NewDatabase
 from tests.property.machine import EngineMachine
+from tests.property.unknown_machine import UnknownOutcomesMachine
 
 pytestmark = [
     pytest.mark.fuzz,
@@ -31,11 +32,14 @@ DO $$ BEGIN EXECUTE (
 """Everything goes but the schema and the two rows that count revisions: quicker than a database for each example."""
 
 
-def test_engine_and_model_agree_whatever_happens(store_name: str, tmp_path: Path, new_database: NewDatabase) -> None:
+@pytest.mark.parametrize("machine", [EngineMachine, UnknownOutcomesMachine])
+def test_engine_and_model_agree_whatever_happens(
+    machine: type[EngineMachine], store_name: str, tmp_path: Path, new_database: NewDatabase
+) -> None:
     numbers = itertools.count(1)
     shared = new_database() if store_name == "postgresql" else ""
 
-    class MachineOnAnEmptyDatabase(EngineMachine):
+    class MachineOnAnEmptyDatabase(machine):  # type: ignore[valid-type,misc]  # which class it is, is for the test to say
         def __init__(self) -> None:
             if shared:
                 by_hand(shared, EMPTY)

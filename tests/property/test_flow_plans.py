@@ -1,4 +1,4 @@
-"""Plans of random graphs, compared with an oracle that only knows who can run, until no more can."""
+"""Plans of random graphs, compared with an oracle that repeatedly adds the steps that can run."""
 
 from __future__ import annotations
 

@@ -193,6 +193,11 @@ class Life:
         assert self.models, shown
 
 
+def shown_status(approval_status: str) -> str | None:
+    """A step shows the state of an approval only while it is pending, or as reviewers decided it."""
+    return approval_status if approval_status in ("pending", "approved", "rejected") else None
+
+
 def states(model: Gatekeeper) -> dict[str, tuple[Any, ...]]:
     """The steps, as the store shows them."""
     return {
@@ -202,7 +207,7 @@ def states(model: Gatekeeper) -> dict[str, tuple[Any, ...]]:
             step.standing,
             step.decision,
             ITEMS[step.item],
-            step.question and step.question.status,
+            None if step.question is None else shown_status(step.question.status),
         )
         for name, step in model.steps.items()
     }

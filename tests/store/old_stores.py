@@ -9,6 +9,8 @@ Before there was a gate (SQLite of version 3, PostgreSQL of version 2; commit 15
 
 Before what is open had tables of its own (PostgreSQL of version 3; commit 0944ef8): what the tests of the doctor fill a
 database with, so work in every state, of agents and driven.
+
+Before there were effect policies (both of version 5; commit acb4bbb): see test_effects.py of the migrations.
 """
 
 from __future__ import annotations
@@ -37,6 +39,16 @@ class Era:
 BEFORE_PLANS = Era("before_plans", sqlite=2, postgresql=1)
 BEFORE_GATE = Era("before_gate", sqlite=3, postgresql=2)
 BEFORE_OPEN = Era("before_open", sqlite=4, postgresql=3)
+BEFORE_EFFECTS = Era("before_effects", sqlite=5, postgresql=5)
+
+OPENED = """
+INSERT INTO open_flows (flow_id, status, ordinal)
+SELECT flow_id, status, ordinal FROM flows WHERE status <> 'completed';
+INSERT INTO open_work (work_id, flow_id, step_id, version, lane, status, due_at, sent_at, owner, recorded_at, ordinal)
+SELECT work_id, flow_id, step_id, version, lane, status, due_at, sent_at, owner, recorded_at, ordinal
+FROM work WHERE status NOT IN ('succeeded', 'cancelled');
+"""
+"""What PostgreSQL has besides the rows that both stores have: what is open, in tables of its own."""
 
 WORK = {"half": "w8", "waiting": "w9", "open": "w10", "failed": "w5"}
 """The work item of each flow that is not complete."""
@@ -80,7 +92,13 @@ async def fill_old(database: Database, era: Era = BEFORE_PLANS) -> None:
         if table in ("register", "controls"):  # one row that is there from the beginning
             await database.connection.execute(f"DELETE FROM {table}")
         marks = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
-        truths = {place for place, column in enumerate(columns) if column in ("goal", "enabled", "only_one")}
+        truths = {
+            place
+            for place, column in enumerate(columns)
+            if column in ("goal", "enabled", "only_one", "separate_requester")
+        }
         truths = set() if table == "controls" else truths
         taken = [tuple(bool(value) if place in truths else value for place, value in enumerate(row)) for row in rows]
         await database.connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", taken)
+    if era.postgresql > BEFORE_OPEN.postgresql:
+        await database.connection.execute(OPENED)

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.domain.records import Approval, Flow, FlowInputs, Gate, StepRun, StepVersion, Work
+from counterfoil.domain.records import (
+    Approval,
+    DedupRecord,
+    DedupWaiter,
+    Flow,
+    FlowInputs,
+    Gate,
+    Reconciliation,
+    StepRun,
+    StepVersion,
+    Work,
+)
 from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
 from counterfoil.domain.work.decisions import RetryRules
 from counterfoil.store.kinds.approvals import APPROVALS
+from counterfoil.store.kinds.effects import DEDUP, RECONCILIATIONS, WAITERS
 from counterfoil.store.kinds.flows import FLOWS, INPUTS
 from counterfoil.store.kinds.gates import GATES
 from counterfoil.store.kinds.steps import STEPS
@@ -121,7 +133,25 @@ def approval_record(status: ApprovalStatus = ApprovalStatus.PENDING, **fields: A
     return Approval(**{**known, **fields})
 
 
+def reconciliation_record(**fields: Any) -> Reconciliation:
+    """What is known of a work item that waits to be settled."""
+    known: dict[str, Any] = {
+        "work_id": "work",
+        "flow_id": "flow",
+        "step_id": "step",
+        "hold": "reconcile",
+        "cause": "ack_timeout",
+        "attempt": 1,
+        "since": NOW,
+        "due_at": None,
+    }
+    return Reconciliation(**{**known, **fields})
+
+
 KIND_OF: dict[type, Any] = {
+    Reconciliation: RECONCILIATIONS,
+    DedupRecord: DEDUP,
+    DedupWaiter: WAITERS,
     Flow: FLOWS,
     StepRun: STEPS,
     Work: WORK,
@@ -138,7 +168,10 @@ class Written(Changes):
         return True
 
 
-def new_records(*records: Flow | StepRun | Work | FlowInputs | Gate | Approval) -> Changes:
+Recorded = Flow | StepRun | Work | FlowInputs | Gate | Approval | Reconciliation | DedupRecord | DedupWaiter
+
+
+def new_records(*records: Recorded) -> Changes:
     """Changes that bring records into being, in whatever state they are."""
     changes = Written(at=NOW)
     for record in records:
@@ -149,7 +182,7 @@ def new_records(*records: Flow | StepRun | Work | FlowInputs | Gate | Approval) 
     return changes
 
 
-def changed_records(*records: Flow | StepRun | Work | Gate | Approval) -> Changes:
+def changed_records(*records: Recorded) -> Changes:
     """Changes that move existing records to the state they are in here."""
     changes = new_records(*records)
     for kind in KIND_OF.values():

@@ -1,4 +1,4 @@
-"""Many at once: one outcome for a receipt, whoever was first; nothing lost, nothing doubled."""
+"""Concurrent commands: one outcome for a receipt, the first one; nothing lost, nothing doubled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal: in order for each flow, and over all of them without a gap for whoever follows it."""
+"""The journal: in order for each flow, and without a gap for a reader that follows all flows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases, as far as every store knows them: whose work is anybody's, and that it is taken over once."""
+"""Leases, as far as both stores have them: which work may be reclaimed, and that it is reclaimed once."""
 
 from __future__ import annotations
 

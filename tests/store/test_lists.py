@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from counterfoil.domain.flows.planning import make_plan
@@ -13,11 +14,14 @@ from counterfoil.domain.records import StepRun
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps.register import Register
 from counterfoil.store.kinds.definitions import CURRENT, PLANS, VERSIONS
+from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.unit_of_work.changes import Changes
-from tests.store.backends import write
+from tests.by_hand import by_hand
+from tests.store.backends import place_of, write
 from tests.store.records import (
     NOW,
+    changed_records,
     flow_inputs,
     flow_record,
     new_records,
@@ -179,6 +183,42 @@ async def test_what_the_steps_of_some_flows_gave_in_the_order_of_their_end(store
     assert await store.read("outputs_of_flows", flow_ids="[]") == []
 
 
+async def test_results_of_some_flows_in_one_read(store: Store) -> None:
+    """Outputs of a flow that has not ended are given only if asked for: a poll that waits has no use for them."""
+    states = {
+        "done": FlowStatus.COMPLETED,
+        "broken": FlowStatus.FAILED,
+        "stopped": FlowStatus.CANCELLED,
+        "open": FlowStatus.ACTIVE,
+        "undoing": FlowStatus.COMPENSATING,
+    }
+    for flow_id, status in states.items():
+        error = {"code": "X"} if status is FlowStatus.FAILED else None
+        await write(store, new_records(flow_record(status, flow_id=flow_id, error=error)))
+    done = StepStatus.COMPLETED
+    steps = [
+        step_run(done, flow_id="done", step_id="b", finished_at=NOW + 1, outputs={"x": 10**30}),
+        step_run(done, flow_id="done", step_id="a", finished_at=NOW + 2, outputs={"y": "\x00"}),
+        step_run(done, flow_id="done", step_id="c", finished_at=NOW),
+        step_run(done, flow_id="open", step_id="a", finished_at=NOW, outputs={"z": 1}),
+    ]
+    await write(store, new_records(*steps))
+    wanted = orjson.dumps(["open", "broken", "nothing", "done"]).decode()
+    ended = [
+        ("broken", "failed", '{"code":"X"}', None),
+        ("done", "completed", None, f'{{"x":{10**30}}}'),
+        ("done", "completed", None, '{"y":"\\u0000"}'),
+    ]
+    rows = await store.read("results_of_flows", flow_ids=wanted, so_far=False)
+    assert rows == [("open", "active", None, None), *ended]
+    rows = await store.read("results_of_flows", flow_ids=wanted, so_far=True)
+    assert rows == [("open", "active", None, '{"z":1}'), *ended]
+    wanted = orjson.dumps([*states, "nothing"]).decode()
+    gone = await store.read("flows_not_open", flow_ids=wanted)
+    assert gone == [("done",), ("broken",), ("stopped",), ("nothing",)]
+    assert await store.read("flows_not_open", flow_ids="[]") == []
+
+
 async def add_work(store: Store) -> list[str]:
     items = [
         work_item(status, work_id=f"{step}-{status}", step_id=step, due_at=NOW - 1 if step == "a" else NOW + 1)
@@ -260,3 +300,22 @@ async def test_the_journal_of_one_flow_of_one_item_and_of_all(store: Store) -> N
 
 async def test_an_empty_journal_ends_at_zero(store: Store) -> None:
     assert await store.read("last_seq") == [(0,)]
+
+
+async def test_items_that_took_the_place_of_others_come_after_them(store: Store) -> None:
+    """A redrive makes new items under the same numbers; where a row is in its table does not count."""
+    place, filler = place_of(store), [work_item(work_id=f"filler-{number}", flow_id="other") for number in range(40)]
+    await write(store, new_records(*filler))
+    await write(
+        store, new_records(flow_record(), step_run(), *(work_item(work_id=f"a-{item}", item=item) for item in (0, 1)))
+    )
+    await write(
+        store, changed_records(*(work_item(WorkStatus.FAILED, work_id=f"a-{item}", item=item) for item in (0, 1)))
+    )
+    by_hand(place, "DELETE FROM work WHERE flow_id = 'other'")
+    if isinstance(store, PostgresStore):
+        by_hand(place, "VACUUM work")  # new rows take the places of those that are gone
+    again = [work_item(work_id=f"b-{item}", item=item, redrive_of=f"a-{item}") for item in (0, 1)]
+    await write(store, new_records(*again))
+    rows = await store.read("work_of_flow", flow_id="flow")
+    assert [row[1] for row in rows] == ["a-0", "b-0", "a-1", "b-1"]

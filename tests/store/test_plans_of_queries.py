@@ -24,7 +24,10 @@ from tests.store.records import flow_record, new_records, step_run, work_item
 
 pytestmark = pytest.mark.postgresql_only
 
-GROWING = {"flows", "flow_steps", "work", "open_flows", "open_work", "gates", "approvals", "journal", "flow_inputs"}
+GROWING = {
+    *("flows", "flow_steps", "work", "open_flows", "open_work", "gates", "approvals", "journal", "flow_inputs"),
+    *("reconciliations", "dedup_records", "dedup_waiters"),
+}
 WRITES = [
     ("update_flows", "close_flows", "follow_flows"),
     ("move_flows", "close_moved_flows"),
@@ -35,21 +38,31 @@ WRITES = [
     ("end_work", "close_ended_work"),
     ("prune_flows", "forget_flows"),
     ("prune_work", "forget_work"),
+    ("put_reconciliations",),
+    ("put_dedup", "put_waiters"),
+    ("delete_dedup", "delete_waiters"),
+    ("prune_reconciliations", "prune_waiters"),
 ]
 READS = [
     "ends_without_outcome",
     "find_claimable",
     "find_due_flows",
+    "find_due_probes",
+    "find_forgettable",
     "find_overdue",
     "find_prunable",
+    "find_waking",
+    "flows_not_open",
     "get_flow",
     "get_gates",
+    "get_reconciliation",
     "get_workflow",
     "journal_of_flow",
     "journal_of_works",
     "list_flows",
     "list_open_flows",
     "outputs_of_flows",
+    "results_of_flows",
 ]
 
 

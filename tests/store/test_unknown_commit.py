@@ -1,4 +1,4 @@
-"""A commit whose answer is lost: the database is asked whether it holds, and everybody is told what it says."""
+"""A commit whose answer is lost: the store asks the database for the outcome, and answers every command with it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Checks of values against JSON Schema that may take long: in a process of their own, which can be given up."""
+"""Slow checks of values against JSON Schema, made in a separate process that can be killed."""

@@ -1,4 +1,4 @@
-"""Long checks one after the other, by a thread that waits for the checking process while the event loop goes on."""
+"""Makes slow checks one after the other, in a thread that waits for the checking process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from counterfoil.checking.process import CheckFailed, CheckingProcess
 from counterfoil.domain.steps.checks import TOO_MUCH_WORK, Findings, ValueCheck
 
 MOST_REMEMBERED = 1_000
-"""Findings that are kept: a value that is sent again is not checked again."""
+"""The most findings that are cached: a value that is sent again is not checked again."""
 
 Done = Callable[[Findings | None], None]
 
@@ -29,11 +29,11 @@ class _Entry:
     number: int
     checks: Sequence[ValueCheck] = field(compare=False)
     done: Done | None = field(compare=False)
-    """None: that was the last one."""
+    """None marks the end of the queue."""
 
 
 class ValueChecker:
-    """Thread and process are started by the first check; an engine that never needs one has neither."""
+    """Queues checks. The first one starts the thread and the process; an engine without slow checks has neither."""
 
     def __init__(self, limit_ms: int, most_waiting: int) -> None:
         self._process = CheckingProcess(limit_ms)
@@ -46,9 +46,9 @@ class ValueChecker:
         self._closed = False
 
     def check(self, checks: Sequence[ValueCheck], done: Done, *, urgent: bool) -> bool:
-        """Make these checks; ``done`` is called with their findings by the event loop. False: too many wait already.
+        """Queue these checks; the event loop calls ``done`` with their findings. False: too many are waiting.
 
-        Those that are not urgent come last, and fewer of them may wait.
+        Checks that are not urgent come last, and fewer of them may wait.
         """
         if self._closed or self._waiting >= (self._most_waiting if urgent else self._most_waiting / 4):
             return False
@@ -61,7 +61,7 @@ class ValueChecker:
         return True
 
     def close(self) -> None:
-        """Make no more checks: those that wait are told that theirs cannot be made."""
+        """Make no more checks: ``done`` of those that wait is called without findings."""
         self._closed = True
         self._process.stop()
         if self._thread is not None:
@@ -77,12 +77,12 @@ class ValueChecker:
                 log.warning("value_check_unavailable", reason=str(failure))
             except Exception:
                 log.exception("value_check_failed")
-            with contextlib.suppress(RuntimeError):  # the loop has been closed, and every caller with it
+            with contextlib.suppress(RuntimeError):  # the loop was closed, so no caller is left
                 self._loop.call_soon_threadsafe(self._tell, entry.done, findings)
         self._process.close()
 
     def _findings(self, checks: Sequence[ValueCheck]) -> Findings:
-        """If one of several takes too much work the rest is not tried: the command has had its share."""
+        """After a check that took too much work, the others of the same command are not tried."""
         findings: dict[bytes, str | None] = {}
         for check in checks:
             if TOO_MUCH_WORK in findings.values():

@@ -1,7 +1,7 @@
-"""The checking process: reads a schema and a value, says what is wrong with the value, and so on until its end.
+"""The checking process: repeatedly reads a schema and a value, and answers with what is wrong with the value.
 
-It has no secrets and no files but its two pipes. The time that the processor spends on one check is limited by the
-kernel, which ends the process when it is over: nothing else can, for the library that checks cannot be interrupted.
+It has no secrets, and no files except its two pipes. The kernel limits the processor time of each check and ends the
+process when it is used up: the library that checks cannot be interrupted in any other way.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from counterfoil.domain.steps.values import compiled, schema_problem
 
 MAX_MEMORY_BYTES = 2 * 1024**3
 NICENESS = 5
-"""The engine comes first: a command whose value takes long to check can wait."""
+"""Lower priority than the engine: a command with a slow check can wait."""
 
 
 def main() -> None:
     """``python -m counterfoil.checking.child <milliseconds of processor time for each check>``."""
     limit_seconds = int(sys.argv[1]) / 1000
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what stops the engine makes it close the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine handles it and closes the pipe
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     os.nice(NICENESS)
-    with contextlib.suppress(ValueError, OSError):  # not every system limits it
+    with contextlib.suppress(ValueError, OSError):  # not every system supports this limit
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     read = partial(os.read, sys.stdin.fileno())
     with contextlib.suppress(BrokenPipeError):  # the engine has ended

@@ -1,4 +1,4 @@
-"""What engine and checking process say to each other: frames of bytes, each with its length before it."""
+"""The protocol between engine and checking process: frames of bytes, each preceded by its length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 _LENGTH = struct.Struct(">Q")
 
 Read = Callable[[int], bytes]
-"""So many bytes at most; none: the other side has gone."""
+"""Reads at most that many bytes; an empty result: the other process has closed the pipe."""
 
 
 def frame(content: bytes) -> bytes:
@@ -16,7 +16,7 @@ def frame(content: bytes) -> bytes:
 
 
 def read_frame(read: Read) -> bytes | None:
-    """The next frame; None: the other side has gone before it was complete."""
+    """The next frame; None: the other process closed the pipe before it was complete."""
     head = _read_exactly(read, _LENGTH.size)
     return None if head is None else _read_exactly(read, _LENGTH.unpack(head)[0])
 

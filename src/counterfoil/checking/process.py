@@ -1,4 +1,4 @@
-"""The engine's end of the checking process: started when it is needed, and again when it has ended."""
+"""Starts and uses the checking process from the engine: started when it is needed, and again if it has ended."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from counterfoil.checking.frames import frame, read_frame
 from counterfoil.domain.steps.checks import CANNOT_BE_CHECKED, TOO_MUCH_WORK, ValueCheck
 
 PATIENCE_SECONDS = 60.0
-"""How long a check may take by the clock, however little of the processor it gets: then something else is wrong."""
+"""How long a check may take in real time, even if it gets little processor time; after that, the process is killed."""
 ENDING_SECONDS = 5.0
 TRIES = 2
-"""How often a process may end for no known reason on one value, before that value is refused."""
+"""How often the process may end unexpectedly on one value before that value is refused."""
 INHERITED = ("PATH", "PYTHON", "LANG", "LC_", "LD_", "DYLD_", "VIRTUAL_ENV", "HOME")
-"""What the process gets of the engine's environment: nothing that is secret."""
+"""Prefixes of the environment variables that the process inherits: none of them is secret."""
 
 log = structlog.get_logger(__name__)
 
 
 class CheckFailed(Exception):
-    """The check could not be made now, for no fault of the value."""
+    """The check could not be made now, through no fault of the value."""
 
 
 class CheckingProcess:
-    """Used by one thread, but for ``stop``."""
+    """The checking process. Used by one thread, except ``stop``."""
 
     def __init__(self, limit_ms: int) -> None:
         self._limit_ms = limit_ms
@@ -41,7 +41,7 @@ class CheckingProcess:
         self._stopped = False
 
     def problem(self, check: ValueCheck) -> str | None:
-        """What is wrong with the value of a check, or None. CheckFailed: that cannot be found out now."""
+        """What is wrong with the value of a check, or None. Raises CheckFailed if that cannot be determined now."""
         for _ in range(TRIES):
             answer = self._ask(self._running(), check)
             if answer is not None:
@@ -59,14 +59,14 @@ class CheckingProcess:
         return CANNOT_BE_CHECKED
 
     def stop(self) -> None:
-        """End it, whatever it is doing. It is not started again."""
+        """Kill the process, whatever it is doing. It is not started again."""
         with self._lock:
             self._stopped = True
             if self._process is not None:
                 self._process.kill()
 
     def close(self) -> int | None:
-        """Be rid of the process; how it ended, if it did by itself: it does when it has nothing more to do."""
+        """End the process by closing its pipes; returns its exit code, or None if it had to be killed."""
         with self._lock:
             process, self._process = self._process, None
         if process is None:
@@ -103,7 +103,7 @@ class CheckingProcess:
         return process
 
     def _ask(self, process: subprocess.Popen[bytes], check: ValueCheck) -> bytes | None:
-        """The answer; None: the process has ended, or is beyond all patience."""
+        """The answer; None: the process has ended, or has not answered in time."""
         assert process.stdin is not None
         assert process.stdout is not None
         until = time.monotonic() + PATIENCE_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from counterfoil.cli.output import compact, error_text
+from counterfoil.cli.output import compact, error_text, print_line
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -26,6 +26,15 @@ _STYLES = {
 }
 
 
+_TIME, _KIND = 14, 22
+"""The widths of the first two columns."""
+
+
+def print_event(event: Event) -> None:
+    """Print one event of the journal on one line, or on several if the terminal is narrow."""
+    print_line(event_line(event), hang=_TIME + _KIND)
+
+
 def event_line(event: Event) -> Text:
     """One event of the journal on one line."""
     from rich.text import Text
@@ -33,8 +42,8 @@ def event_line(event: Event) -> Text:
     kind = event["type"]
     subject, _, change = kind.partition("_")
     style = _STYLES.get(change, "")
-    line = Text(f"{event['at'][11:23]}  ", style="dim")
-    line.append(f"{kind:<22}", style=style or ("bold" if subject == "flow" else ""))
+    line = Text(f"{event['at'][11:23]:<{_TIME}}", style="dim")
+    line.append(f"{kind:<{_KIND}}", style=style or ("bold" if subject == "flow" else ""))
     parts = [event["step_id"] or "", f"attempt {event['attempt']}" if event["attempt"] else "", event_note(event)]
     line.append("  ".join(part for part in parts if part), style="")
     return line
@@ -58,6 +67,7 @@ def event_note(event: Event) -> str:
         f"sub-flow {data['child_flow_id']}" if data.get("child_flow_id") else "",
         f"compensates {' '.join(data['steps'])}" if event["type"] == "flow_compensating" else "",
         _decision(data) if event["type"] == "gate_decided" else "",
+        _about_effect(event["type"], data),
         str(data.get("reason") or ""),
         _reviewed(data["review"]) if isinstance(data.get("review"), dict) else "",
     ]
@@ -67,6 +77,18 @@ def event_note(event: Event) -> str:
 def _decision(data: dict[str, Any]) -> str:
     """The decision of a gate call, and its caller."""
     return f"{data['decision']}{' (cached)' if data.get('cached') else ''} for {data.get('by')}"
+
+
+def _about_effect(kind: str, data: dict[str, Any]) -> str:
+    """What became known of the effect of an attempt, or whose result a work item takes."""
+    if kind == "work_reconciled":
+        return f"{data.get('outcome')}, settled by {data.get('by')}"
+    if kind == "work_probed":
+        return f"status_url: {data.get('state')}"
+    if kind in ("dedup_wait", "dedup_hit"):
+        return f"{'waits for' if kind == 'dedup_wait' else 'takes'} the result of {data.get('dedup_of')}"
+    hold = data.get("hold")
+    return f"held for reconciliation ({data.get('cause')})" if hold in ("reconcile", "unsafe_once") else ""
 
 
 def _reviewed(review: dict[str, Any]) -> str:

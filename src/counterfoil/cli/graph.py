@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
 from counterfoil.cli.output import error_text, span, when
+from counterfoil.cli.waiting import UNKNOWN_HOLDS, waits_for
 
 if TYPE_CHECKING:
     from counterfoil.client.documents import Flow, Plan, StepRun, WorkItem
@@ -166,19 +167,6 @@ def _item_facts(work: WorkItem, now: datetime) -> Iterator[str]:
         yield waits
 
 
-def waits_for(work: WorkItem, now: datetime | None = None) -> str:
-    """What a work item waits for, and until when."""
-    status, next_attempt_at, deadline_at = work["status"], work["next_attempt_at"], work["deadline_at"]
-    if status == "not_completed" and next_attempt_at:
-        return f"retry {when(next_attempt_at, now)}"
-    if status == "active" and work.get("child_flow_id"):
-        return "its sub-flow"
-    if status == "active" and deadline_at:
-        done = "" if work["progress"] is None else f"{work['progress']:.0%}, "
-        return f"{done}deadline {when(deadline_at, now)}"
-    return {"pending": "dispatch", "held": "an approval", "not_completed": "its agent"}.get(status, "")
-
-
 def _details(step_id: str, run: StepRun, items: list[WorkItem]) -> Iterator[str]:
     """Details that need their own lines."""
     if run.get("items", 0) > 1:
@@ -198,6 +186,16 @@ def _details(step_id: str, run: StepRun, items: list[WorkItem]) -> Iterator[str]
         yield f"{place}: {error_text(work['error'])}"
     if len(failed) > MOST_LISTED:
         yield f"and {len(failed) - MOST_LISTED} more with errors"
+    yield from _unsettled(step_id, items)
+
+
+def _unsettled(step_id: str, items: Iterable[WorkItem]) -> Iterator[str]:
+    """How to go on with items whose outcome is unknown, and that the engine does not repeat."""
+    held = [work for work in items if work["status"] == "not_completed" and work["hold"] in UNKNOWN_HOLDS]
+    if len(held) == 1:
+        yield f"find out whether it had an effect, and settle it: counterfoil reconcile show {held[0]['work_id']}"
+    elif held:
+        yield f"find out whether {len(held)} items had an effect: counterfoil reconcile list --step {step_id}"
 
 
 def _by_state(items: Iterable[WorkItem]) -> str:

@@ -11,6 +11,7 @@ from counterfoil.cli.commands.gate import gate
 from counterfoil.cli.commands.keys import keys
 from counterfoil.cli.commands.plans import plan
 from counterfoil.cli.commands.policies import policy
+from counterfoil.cli.commands.reconciliations import reconcile
 from counterfoil.cli.commands.schedules import schedule
 from counterfoil.cli.commands.serve import serve
 from counterfoil.cli.commands.steps import step
@@ -31,7 +32,12 @@ def cli() -> None:
     """
 
 
-for command in (serve, demo, step, plan, flow, work, schedule, workflow, gate, approvals, policy, doctor, store, keys):
+COMMANDS = (
+    *(serve, demo, step, plan, flow, work, reconcile, schedule),
+    *(workflow, gate, approvals, policy, doctor, store, keys),
+)
+
+for command in COMMANDS:
     cli.add_command(command)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+
+from counterfoil.cli.tables import fact_lines, table_lines, wrapped_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,6 +57,7 @@ ADVICE = {
     "PLAN_CYCLE": "give one of the missing values with --init NAME=VALUE",
     "INVALID_INPUT": "correct the named fields and try again",
     "INVALID_STEP": "correct the named fields and put the step again",
+    "UNSAFE_ONCE_REQUIRES_CONTROL": "add control.approval to the step, or first put a policy that names it",
     "INVALID_SCHEDULE": "correct the named fields and put the schedule again",
     "INVALID_POLICY": "correct the named fields and put the policy again",
     "WORKFLOW_TERMINAL": "`counterfoil workflow show` shows how it ended; a new run needs a new workflow",
@@ -71,6 +74,7 @@ ADVICE = {
     "FLOW_FINAL": "`counterfoil flow result` shows how it ended",
     "FLOW_NOT_FAILED": "`counterfoil flow list --status failed` lists the flows that can be redriven",
     "WORK_NOT_FAILED": "`counterfoil work list --status failed` lists the work that can be redriven",
+    "NOT_WAITING_FOR_RECONCILIATION": "`counterfoil work show` shows what became of it",
     "UNAUTHENTICATED": "give the secret of an API key with --key or COUNTERFOIL_KEY",
     "FORBIDDEN": "use an API key with a role that allows this (`counterfoil keys new` generates one)",
     "PAYLOAD_TOO_LARGE": "send less, or raise max_body_bytes of the engine",
@@ -93,23 +97,10 @@ def failure(error: ClientError) -> CommandFailed:
 
 
 def _api_failure(error: ApiError) -> str:
-    text = f"{error.code}: {error.message}"
-    faults = error.details.get("errors")
-    if isinstance(faults, list) and faults:
-        text += f" ({'; '.join(_fault(item) for item in faults)})"
     if error.code == "UNAVAILABLE":
-        return f"{text}; try again in {error.retry_after or 1:g} s"
+        return f"{error}; try again in {error.retry_after or 1:g} s"
     advice = ADVICE.get(error.code)
-    return f"{text}; {advice}" if advice else text
-
-
-def _fault(item: Any) -> str:
-    if not isinstance(item, dict):
-        return str(item)
-    message = str(item.get("message") or item.get("msg") or "is wrong")
-    place = item.get("place") or item.get("attribute") or item.get("loc")
-    place = ".".join(str(part) for part in place) if isinstance(place, list | tuple) else place
-    return f"{place}: {message}" if place else message
+    return f"{error}; {advice}" if advice else str(error)
 
 
 def print_json(document: Any, *, indent: int | None = 2) -> None:
@@ -143,31 +134,29 @@ def is_narrow() -> bool:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, empty: str) -> None:
-    """Print a table; the first column holds ids, which are never truncated."""
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for index, name in enumerate(columns):
-        table.add_column(name, no_wrap=index == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    if not table.row_count:
+    """Print a table; on a terminal it is as wide as the terminal, elsewhere every row is one line."""
+    listed = list(rows)
+    if not listed:
         click.echo(empty, err=True)
         return
-    stdout_console().print(table)
+    _print_lines(lambda width: table_lines(columns, listed, width))
 
 
 def print_facts(facts: Iterable[tuple[str, str | Text | None]]) -> None:
     """Print names and values, one per line; None is left out."""
-    from rich.table import Table
+    known = [(name, value) for name, value in facts if value is not None]
+    _print_lines(lambda width: fact_lines(known, width))
 
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        if value is not None:
-            table.add_row(name, value)
-    stdout_console().print(table)
+
+def print_line(text: Text, *, hang: int) -> None:
+    """Print a line; on a terminal its end is wrapped below the column ``hang``."""
+    _print_lines(lambda width: wrapped_lines(text, width, hang))
+
+
+def _print_lines(lines_for: Callable[[int | None], Iterable[Text]]) -> None:
+    console = stdout_console()
+    for line in lines_for(console.width if console.is_terminal else None):
+        console.print(line, soft_wrap=True)
 
 
 def status_text(status: str) -> Text:

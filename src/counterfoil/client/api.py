@@ -12,6 +12,16 @@ from typing import Any, Literal, Unpack, cast
 
 import aiohttp
 
+from counterfoil.client.arguments import (
+    Label,
+    Moment,
+    async_function,
+    goal_list,
+    label_text,
+    mapping,
+    optional_mapping,
+    time_text,
+)
 from counterfoil.client.connection import part
 from counterfoil.client.controls import ControlCalls
 from counterfoil.client.documents import (
@@ -55,7 +65,9 @@ class Client(WorkflowCalls, ControlCalls):
 
     async def put_step(self, step_id: str, definition: Mapping[str, Any]) -> StepPut:
         """Register or change a step; running flows keep the definition that they were started with."""
-        return cast(StepPut, await self._call("PUT", f"/api/v1/steps/{part(step_id)}", body=dict(definition)))
+        return cast(
+            StepPut, await self._call("PUT", f"/api/v1/steps/{part(step_id)}", body=mapping("definition", definition))
+        )
 
     async def get_step(self, step_id: str) -> Step:
         return cast(Step, await self._call("GET", f"/api/v1/steps/{part(step_id)}"))
@@ -71,7 +83,7 @@ class Client(WorkflowCalls, ControlCalls):
 
     async def plan(self, goals: Sequence[str], init: Mapping[str, Any] | None = None) -> Plan:
         """Which steps a start with these goals and inputs would run, and why; nothing is started."""
-        body = {"goals": list(goals), "init": dict(init or {})}
+        body = {"goals": goal_list(goals), "init": optional_mapping("init", init)}
         return cast(Plan, await self._call("POST", "/api/v1/plan", body=body))
 
     async def start_flow(
@@ -82,21 +94,25 @@ class Client(WorkflowCalls, ControlCalls):
         flow_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        init_keys: Mapping[str, str] | None = None,
         deadline_ms: int | None = None,
         on_deadline: Literal["fail", "cancel"] | None = None,
         compensate: bool | None = None,
     ) -> StartedFlow:
         """Start a flow. If ``flow_id`` is given, a repeat is refused (``FlowExists``).
 
+        ``init_keys``: idempotency keys by step id, sent as they are in place of the keys that the engine makes.
         ``compensate=False``: completed steps are not compensated when the flow fails.
         """
-        body: dict[str, Any] = {"goals": list(goals), "init": dict(init or {})}
+        body: dict[str, Any] = {"goals": goal_list(goals), "init": optional_mapping("init", init)}
         given = {"flow_id": flow_id, "deadline_ms": deadline_ms, "on_deadline": on_deadline, "compensate": compensate}
         body.update({name: value for name, value in given.items() if value is not None})
-        if labels:
-            body["labels"] = dict(labels)
-        if metadata:
-            body["metadata"] = dict(metadata)
+        described = {
+            "labels": optional_mapping("labels", labels),
+            "metadata": optional_mapping("metadata", metadata),
+            "init_keys": optional_mapping("init_keys", init_keys),
+        }
+        body.update({name: value for name, value in described.items() if value})
         return cast(StartedFlow, await self._call("POST", "/api/v1/flows", body=body))
 
     async def flow(self, flow_id: str) -> Flow:
@@ -106,16 +122,21 @@ class Client(WorkflowCalls, ControlCalls):
         self,
         *,
         status: str | None = None,
-        label: tuple[str, str] | None = None,
+        label: Label | None = None,
         goal: str | None = None,
-        since: str | None = None,
+        since: Moment | None = None,
         cursor: str | None = None,
         limit: int | None = None,
     ) -> FlowPage:
-        """One page of flows, newest first; pass ``next_cursor`` as ``cursor`` for the next one."""
-        wanted = {"status": status, "goal": goal, "since": since, "cursor": cursor, "limit": limit}
+        """One page of flows, newest first; pass ``next_cursor`` as ``cursor`` for the next one.
+
+        ``label``: a pair (name, value), or the text ``name:value``. ``since``: a datetime with a time zone, or a text.
+        """
+        wanted: dict[str, Any] = {"status": status, "goal": goal, "cursor": cursor, "limit": limit}
         if label is not None:
-            wanted["label"] = ":".join(label)
+            wanted["label"] = label_text(label)
+        if since is not None:
+            wanted["since"] = time_text("since", since)
         return cast(FlowPage, await self._call("GET", "/api/v1/flows", query=wanted))
 
     async def result(self, flow_id: str, wait: float = POLL_SECONDS) -> FlowResult:
@@ -180,7 +201,7 @@ class Client(WorkflowCalls, ControlCalls):
     async def put_schedule(self, schedule_id: str, definition: Mapping[str, Any]) -> Schedule:
         """Create or change a schedule, also to pause (``"enabled": false``) and to resume it."""
         path = f"/api/v1/schedules/{part(schedule_id)}"
-        return cast(Schedule, await self._call("PUT", path, body=dict(definition)))
+        return cast(Schedule, await self._call("PUT", path, body=mapping("definition", definition)))
 
     async def get_schedule(self, schedule_id: str) -> Schedule:
         return cast(Schedule, await self._call("GET", f"/api/v1/schedules/{part(schedule_id)}"))
@@ -224,17 +245,23 @@ class Client(WorkflowCalls, ControlCalls):
 
     async def redrive_matching(
         self,
-        filter: Mapping[str, str] | None = None,  # noqa: A002 - the name of the field in the request
+        filter: Mapping[str, Any] | None = None,  # noqa: A002 - the name of the field in the request
         *,
         limit: int | None = None,
         dry_run: bool = False,
     ) -> RedrivenByFilter:
         """Redrive all matching failed work; with ``dry_run`` only count it.
 
-        ``filter``: any of ``step_id``, ``error_code``, ``since``, ``until`` and ``label`` (``name:value``). Without
-        one, all failed work matches.
+        ``filter``: any of ``step_id``, ``error_code``, ``since``, ``until`` and ``label``, with times and labels as in
+        ``flows``. Without one, all failed work matches.
         """
-        body: dict[str, Any] = {"filter": dict(filter or {}), "dry_run": dry_run}
+        chosen = optional_mapping("filter", filter)
+        for name in ("since", "until"):
+            if chosen.get(name) is not None:
+                chosen[name] = time_text(name, chosen[name])
+        if chosen.get("label") is not None:
+            chosen["label"] = label_text(chosen["label"])
+        body: dict[str, Any] = {"filter": chosen, "dry_run": dry_run}
         if limit is not None:
             body["limit"] = limit
         return cast(RedrivenByFilter, await self._call("POST", "/api/v1/work/redrive", body=body))
@@ -289,8 +316,9 @@ class Client(WorkflowCalls, ControlCalls):
         """The output of a step: that of the function, called with ``input`` as its arguments, or the recorded one.
 
         So policies and reviewers see the arguments of the function; it is not called if the step was completed
-        before.
+        before. It must be an async function.
         """
+        async_function("function", function)
         guarded = self.step(
             workflow_id,
             step_id,

@@ -134,7 +134,12 @@ def _document(raw: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def part(name: str) -> str:
+def part(name: object) -> str:
+    """An id as a part of a path."""
+    if not isinstance(name, str):
+        raise TypeError(f"an id must be a text, not {type(name).__name__}")
+    if not name:
+        raise ValueError("an id must not be empty")
     return quote(name, safe="")
 
 

@@ -1,10 +1,11 @@
-"""Calls for operators and reviewers: approvals, policies and subscriptions."""
+"""Calls for operators and reviewers: approvals, unknown outcomes, policies and subscriptions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+from counterfoil.client.arguments import Moment, mapping, pair, time_text
 from counterfoil.client.connection import ApiConnection, part
 from counterfoil.client.documents import (
     Approval,
@@ -16,6 +17,9 @@ from counterfoil.client.documents import (
     PolicyPut,
     PolicyTested,
     PolicyVersion,
+    Reconciliation,
+    ReconciliationPage,
+    SettledOutcome,
     Subscription,
     SubscriptionPage,
     SubscriptionPut,
@@ -23,7 +27,7 @@ from counterfoil.client.documents import (
 
 
 class ControlCalls(ApiConnection):
-    """Approvals, policies and subscriptions."""
+    """Approvals, the reconciliation queue, policies and subscriptions."""
 
     # -- approvals -----------------------------------------------------------------------------
 
@@ -55,12 +59,52 @@ class ControlCalls(ApiConnection):
         path = f"/api/v1/approvals/{part(approval_id)}/reject"
         return cast(Approval, await self._call("POST", path, body=body))
 
+    # -- unknown outcomes ----------------------------------------------------------------------
+
+    async def reconciliations(
+        self,
+        *,
+        step: str | None = None,
+        hold: Literal["reconcile", "unsafe_once"] | None = None,
+        since: Moment | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> ReconciliationPage:
+        """One page of the work items whose outcome is unknown and must be settled, the longest waiting first."""
+        wanted: dict[str, str | int | None] = {"step": step, "hold": hold, "cursor": cursor, "limit": limit}
+        if since is not None:
+            wanted["since"] = time_text("since", since)
+        return cast(ReconciliationPage, await self._call("GET", "/api/v1/reconciliations", query=wanted))
+
+    async def reconciliation(self, work_id: str) -> Reconciliation:
+        """One item of the queue; ``NotWaitingForReconciliation`` if it does not wait (any longer)."""
+        return cast(Reconciliation, await self._call("GET", _reconciliation(work_id)))
+
+    async def settle(
+        self,
+        work_id: str,
+        outcome: Literal["applied", "not_applied", "failed"],
+        *,
+        outputs: Mapping[str, Any] | None = None,
+        error: str | None = None,
+        note: str | None = None,
+    ) -> SettledOutcome:
+        """Settle an unknown outcome; ``NotWaitingForReconciliation`` if another caller was first.
+
+        ``applied``: the item succeeds with ``outputs``. ``not_applied``: it is sent again at once; an ``unsafe_once``
+        item needs a new approval first, ``approval_id`` of the answer. ``failed``: it fails with ``error``.
+        """
+        found = None if outputs is None else mapping("outputs", outputs)
+        given = {"outputs": found, "error": error, "note": note}
+        body = {"outcome": outcome, **{name: value for name, value in given.items() if value is not None}}
+        return cast(SettledOutcome, await self._call("POST", _reconciliation(work_id), body=body))
+
     # -- policies ------------------------------------------------------------------------------
 
     async def put_policy(self, policy_id: str, definition: Mapping[str, Any]) -> PolicyPut:
         """Create or change a policy. It applies to every decision after the answer."""
         path = f"/api/v1/policies/{part(policy_id)}"
-        return cast(PolicyPut, await self._call("PUT", path, body=dict(definition)))
+        return cast(PolicyPut, await self._call("PUT", path, body=mapping("definition", definition)))
 
     async def get_policy(self, policy_id: str) -> Policy:
         return cast(Policy, await self._call("GET", f"/api/v1/policies/{part(policy_id)}"))
@@ -92,11 +136,12 @@ class ControlCalls(ApiConnection):
         """
         body: dict[str, Any] = {}
         if policy is not None:
-            body["policy"] = dict(policy)
+            body["policy"] = mapping("policy", policy)
         if call is not None:
-            body["call"] = dict(call)
+            body["call"] = mapping("call", call)
         if recorded is not None:
-            body["recorded"] = {"workflow_id": recorded[0], "step_id": recorded[1]}
+            workflow_id, step_id = pair("recorded", recorded, "(workflow id, step id)")
+            body["recorded"] = {"workflow_id": workflow_id, "step_id": step_id}
         return cast(PolicyTested, await self._call("POST", "/api/v1/policies/test", body=body))
 
     # -- subscriptions -------------------------------------------------------------------------
@@ -106,7 +151,8 @@ class ControlCalls(ApiConnection):
 
         The answer has the ``signing_secret`` with which the subscriber verifies messages.
         """
-        return cast(SubscriptionPut, await self._call("PUT", _subscription(subscription_id), body=dict(definition)))
+        body = mapping("definition", definition)
+        return cast(SubscriptionPut, await self._call("PUT", _subscription(subscription_id), body=body))
 
     async def get_subscription(self, subscription_id: str) -> Subscription:
         return cast(Subscription, await self._call("GET", _subscription(subscription_id)))
@@ -139,3 +185,7 @@ class ControlCalls(ApiConnection):
 
 def _subscription(subscription_id: str) -> str:
     return f"/api/v1/subscriptions/{part(subscription_id)}"
+
+
+def _reconciliation(work_id: str) -> str:
+    return f"/api/v1/reconciliations/{part(work_id)}"

@@ -8,6 +8,9 @@ from __future__ import annotations
 from counterfoil.wire.approvals import ApprovalDocument as Approval
 from counterfoil.wire.approvals import ApprovalsPage as ApprovalPage
 from counterfoil.wire.approvals import PendingApproval, StepReviewed
+from counterfoil.wire.effects import LastProbe, ReconciliationPage
+from counterfoil.wire.effects import OutcomeSettled as SettledOutcome
+from counterfoil.wire.effects import ReconciliationDocument as Reconciliation
 from counterfoil.wire.flows import FlowDocument as Flow
 from counterfoil.wire.flows import FlowParent as Parent
 from counterfoil.wire.flows import FlowRedriven as RedrivenFlow
@@ -36,6 +39,7 @@ from counterfoil.wire.subscriptions import DeliveryDocument as Delivery
 from counterfoil.wire.subscriptions import SubscriptionDocument as Subscription
 from counterfoil.wire.subscriptions import SubscriptionPut
 from counterfoil.wire.subscriptions import SubscriptionsPage as SubscriptionPage
+from counterfoil.wire.work import AttemptDocument as Attempt
 from counterfoil.wire.work import WorkDetail, WorkPage
 from counterfoil.wire.work import WorkDocument as WorkItem
 from counterfoil.wire.work import WorkRedriven as RedrivenWork
@@ -47,6 +51,7 @@ from counterfoil.wire.workflows import WorkflowsPage as WorkflowPage
 __all__ = [
     "Approval",
     "ApprovalPage",
+    "Attempt",
     "Claim",
     "ClaimProlonged",
     "Compensated",
@@ -60,6 +65,7 @@ __all__ = [
     "FlowSummary",
     "GateAnswer",
     "KeyOwner",
+    "LastProbe",
     "Parent",
     "PendingApproval",
     "Plan",
@@ -70,12 +76,15 @@ __all__ = [
     "PolicyTested",
     "PolicyVersion",
     "Readiness",
+    "Reconciliation",
+    "ReconciliationPage",
     "RedrivenByFilter",
     "RedrivenFlow",
     "RedrivenWork",
     "RetryContext",
     "Schedule",
     "SchedulePage",
+    "SettledOutcome",
     "StartedFlow",
     "Step",
     "StepPut",

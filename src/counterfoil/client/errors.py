@@ -8,16 +8,19 @@ ClientError
 ├── StepUnwanted            the workflow ended while the step was run
 ├── NotAllowed              the gate answered, and the step may not be run (now): StepBlocked, ApprovalRequired
 └── ApiError                the engine answered with an error; each code has its class
+    ├── Refused             a report does not count: AlreadySucceeded, WorkCancelled, ...
     ├── NotFound            UnknownStep, UnknownFlow, UnknownWork, ...
     ├── Invalid             InvalidStep, InvalidInput, UnreachableGoal, ...
-    ├── Conflict            FlowExists, FlowFinal, ...
+    ├── Conflict            FlowExists, FlowFinal, NotWaitingForReconciliation, ...
     │   ├── StepConflict    IdempotencyKeyMismatchError, StepInFlightError, ClaimLostError, ...
     │   └── ReviewConflict  NotPendingError, ApprovalExpiredError, SameReviewerError
     ├── Denied              Unauthenticated, Forbidden, SelfApprovalError
-    └── Unavailable         not now; ``retry_after`` says when
+    ├── Unacceptable        PayloadTooLarge, UnsupportedMediaType, ...
+    ├── Unavailable         not now; ``retry_after`` says when
+    └── InternalError       a fault of the engine
 
 The classes of error codes are those that the engine itself raises: ``counterfoil.domain.errors`` declares each once.
-Some have a second name here, which is the one that programs use.
+Each has its own name here, as tracebacks show it. Some have a second name, which is the one that programs use.
 Two more are raised *by* step handlers, to say how a work item ended: StepFailed and NotCompleted.
 No message ever holds a receipt token or an API key.
 """
@@ -25,57 +28,101 @@ No message ever holds a receipt token or an API key.
 from __future__ import annotations
 
 from counterfoil.client.documents import GateAnswer, PolicyMatch, RetryContext
-from counterfoil.domain.errors import ApprovalExpired as ApprovalExpiredError
-from counterfoil.domain.errors import ApprovalHold as ApprovalHoldError
-from counterfoil.domain.errors import ApprovalPending as ApprovalPendingError
-from counterfoil.domain.errors import ClaimLost as ClaimLostError
 from counterfoil.domain.errors import (
+    AlreadyFailed,
+    AlreadySucceeded,
+    ApprovalExpired,
+    ApprovalHold,
+    ApprovalPending,
+    BadRequest,
+    ClaimLost,
     ClientError,
+    CompletionConflict,
     Conflict,
+    ConflictingResult,
+    CounterfoilError,
     Denied,
     FlowExists,
     FlowFinal,
     FlowNotFailed,
     Forbidden,
+    IdempotencyKeyInUse,
+    IdempotencyKeyMismatch,
+    IdempotencyKeyReused,
+    InternalError,
     Invalid,
     InvalidInput,
     InvalidPolicy,
+    InvalidResult,
     InvalidSchedule,
+    InvalidSignature,
     InvalidStep,
     InvalidSubscription,
+    MethodNotAllowed,
+    NoApprovalNeeded,
+    NotPending,
+    NotResumable,
+    NotWaitingForReconciliation,
+    PayloadTooLarge,
     PlanCycle,
+    Refused,
+    RequestTimeout,
     ReviewConflict,
+    SameReviewer,
+    SelfApproval,
     StepConflict,
+    StepInFlight,
+    StepInputMismatch,
+    StepNotAllowed,
+    StepRejected,
     SubscriptionDisabled,
+    Unacceptable,
+    UnapprovedSteps,
     Unauthenticated,
     Unavailable,
+    UndecodableResult,
+    Unknown,
     UnknownApproval,
+    UnknownCheckpoint,
     UnknownDelivery,
     UnknownFlow,
     UnknownPolicy,
+    UnknownReceipt,
+    UnknownRoute,
     UnknownSchedule,
     UnknownStep,
     UnknownSubscription,
     UnknownWork,
     UnknownWorkflow,
     UnreachableGoal,
+    UnsafeOnceRequiresControl,
+    UnsupportedMediaType,
+    WorkCancelled,
+    WorkflowTerminal,
+    WorkNotActive,
     WorkNotFailed,
 )
-from counterfoil.domain.errors import CompletionConflict as CompletionConflictError
-from counterfoil.domain.errors import CounterfoilError as ApiError
-from counterfoil.domain.errors import IdempotencyKeyInUse as IdempotencyKeyInUseError
-from counterfoil.domain.errors import IdempotencyKeyMismatch as IdempotencyKeyMismatchError
-from counterfoil.domain.errors import IdempotencyKeyReused as IdempotencyKeyReusedError
-from counterfoil.domain.errors import NoApprovalNeeded as NoApprovalNeededError
-from counterfoil.domain.errors import NotPending as NotPendingError
-from counterfoil.domain.errors import SameReviewer as SameReviewerError
-from counterfoil.domain.errors import SelfApproval as SelfApprovalError
-from counterfoil.domain.errors import StepInFlight as StepInFlightError
-from counterfoil.domain.errors import StepInputMismatch as StepInputMismatchError
-from counterfoil.domain.errors import StepNotAllowed as StepNotAllowedError
-from counterfoil.domain.errors import StepRejected as StepRejectedError
-from counterfoil.domain.errors import Unknown as NotFound
-from counterfoil.domain.errors import WorkflowTerminal as WorkflowTerminalError
+
+# second names
+ApiError = CounterfoilError
+NotFound = Unknown
+ApprovalExpiredError = ApprovalExpired
+ApprovalHoldError = ApprovalHold
+ApprovalPendingError = ApprovalPending
+ClaimLostError = ClaimLost
+CompletionConflictError = CompletionConflict
+IdempotencyKeyInUseError = IdempotencyKeyInUse
+IdempotencyKeyMismatchError = IdempotencyKeyMismatch
+IdempotencyKeyReusedError = IdempotencyKeyReused
+NoApprovalNeededError = NoApprovalNeeded
+NotPendingError = NotPending
+SameReviewerError = SameReviewer
+SelfApprovalError = SelfApproval
+StepInFlightError = StepInFlight
+StepInputMismatchError = StepInputMismatch
+StepNotAllowedError = StepNotAllowed
+StepRejectedError = StepRejected
+WorkflowTerminalError = WorkflowTerminal
 
 
 class ConnectionFailed(ClientError):
@@ -166,63 +213,105 @@ class ApprovalRequired(NotAllowed):
 
 
 __all__ = [
+    "AlreadyFailed",
+    "AlreadySucceeded",
     "ApiError",
+    "ApprovalExpired",
     "ApprovalExpiredError",
+    "ApprovalHold",
     "ApprovalHoldError",
+    "ApprovalPending",
     "ApprovalPendingError",
     "ApprovalRequired",
+    "BadRequest",
+    "ClaimLost",
     "ClaimLostError",
     "ClientError",
+    "CompletionConflict",
     "CompletionConflictError",
     "Conflict",
+    "ConflictingResult",
     "ConnectionFailed",
+    "CounterfoilError",
     "Denied",
     "FlowExists",
     "FlowFinal",
     "FlowNotFailed",
     "Forbidden",
+    "IdempotencyKeyInUse",
     "IdempotencyKeyInUseError",
+    "IdempotencyKeyMismatch",
     "IdempotencyKeyMismatchError",
+    "IdempotencyKeyReused",
     "IdempotencyKeyReusedError",
+    "InternalError",
     "Invalid",
     "InvalidDispatch",
     "InvalidInput",
     "InvalidPolicy",
+    "InvalidResult",
     "InvalidSchedule",
+    "InvalidSignature",
     "InvalidStep",
     "InvalidSubscription",
+    "MethodNotAllowed",
+    "NoApprovalNeeded",
     "NoApprovalNeededError",
     "NotAllowed",
     "NotCompleted",
     "NotFound",
+    "NotPending",
     "NotPendingError",
+    "NotResumable",
+    "NotWaitingForReconciliation",
+    "PayloadTooLarge",
     "PlanCycle",
+    "Refused",
     "ReportRefused",
     "ReportUndelivered",
+    "RequestTimeout",
     "ReviewConflict",
+    "SameReviewer",
     "SameReviewerError",
+    "SelfApproval",
     "SelfApprovalError",
     "StepBlocked",
     "StepConflict",
     "StepFailed",
+    "StepInFlight",
     "StepInFlightError",
+    "StepInputMismatch",
     "StepInputMismatchError",
+    "StepNotAllowed",
     "StepNotAllowedError",
+    "StepRejected",
     "StepRejectedError",
     "StepUnwanted",
     "SubscriptionDisabled",
+    "Unacceptable",
+    "UnapprovedSteps",
     "Unauthenticated",
     "Unavailable",
+    "UndecodableResult",
+    "Unknown",
     "UnknownApproval",
+    "UnknownCheckpoint",
     "UnknownDelivery",
     "UnknownFlow",
     "UnknownPolicy",
+    "UnknownReceipt",
+    "UnknownRoute",
     "UnknownSchedule",
     "UnknownStep",
     "UnknownSubscription",
     "UnknownWork",
     "UnknownWorkflow",
     "UnreachableGoal",
+    "UnsafeOnceRequiresControl",
+    "UnsupportedMediaType",
+    "WorkCancelled",
+    "WorkNotActive",
     "WorkNotFailed",
+    "WorkflowTerminal",
     "WorkflowTerminalError",
 ]

@@ -30,7 +30,7 @@ from counterfoil.client.errors import (
     WorkflowTerminalError,
 )
 from counterfoil.client.reports import Backoff
-from counterfoil.client.workflows import GateOptions
+from counterfoil.client.workflows import GateOptions, check_options
 
 if TYPE_CHECKING:
     from counterfoil.client.api import Client
@@ -63,6 +63,7 @@ class GuardedStep:
         wait_for_claim: float | None = None,
         backoff: Backoff | None = None,
     ) -> None:
+        check_options(options)
         self.workflow_id = workflow_id
         self.step_id = step_id
         self.done = False

@@ -1,4 +1,4 @@
-"""Makes an exception of an error answer: each code has its class."""
+"""Makes an exception of an error answer: each code has its class, and its text names each place that is wrong."""
 
 from __future__ import annotations
 
@@ -29,10 +29,25 @@ def _answered(
     kind: type[ApiError], status: int, code: str, message: str, details: Mapping[str, Any], retry_after: float | None
 ) -> ApiError:
     error = kind(message)
-    error.args = (f"{code}: {message}",)
+    error.args = (f"{code}: {with_faults(message, details)}",)
     error.code, error.details = code, dict(details)
     error.status, error.retry_after = status, retry_after
     return error
+
+
+def with_faults(message: str, details: Mapping[str, Any]) -> str:
+    """The message with what ``details.errors`` says: each place, and what is wrong there."""
+    faults = details.get("errors")
+    if not isinstance(faults, list) or not faults:
+        return message
+    return f"{message} ({'; '.join(_fault(item) for item in faults)})"
+
+
+def _fault(item: Any) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    message, place = str(item.get("message") or "is wrong"), item.get("place") or item.get("attribute")
+    return f"{place}: {message}" if place else message
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:

@@ -21,7 +21,7 @@ import aiohttp
 from standardwebhooks import Webhook
 
 from counterfoil.client.errors import InvalidDispatch, ReportRefused, ReportUndelivered
-from counterfoil.client.refusals import parse_retry_after
+from counterfoil.client.refusals import parse_retry_after, with_faults
 from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
 
 logger = logging.getLogger("counterfoil.worker")
@@ -244,5 +244,5 @@ def _verdict(status: int, answer: dict[str, Any], deliveries: int) -> ReportVerd
     details = details if isinstance(details, dict) else {}
     code = str(error.get("code") or f"HTTP_{status}")
     repeated = code in REPEATED_CODES and details.get("same_result") is not False
-    message = str(error.get("message") or f"HTTP {status}")
+    message = with_faults(str(error.get("message") or f"HTTP {status}"), details)
     return ReportVerdict("duplicate" if repeated else "refused", details.get("status"), code, message, deliveries)

@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from counterfoil.client.arguments import async_function
 from counterfoil.client.errors import InvalidDispatch, NotCompleted, ReportRefused, ReportUndelivered, StepFailed
 from counterfoil.client.reports import LONGEST_ERROR, Backoff, Receipt, Reporter, Verdict
 from counterfoil.domain.jsontext import dump_json
@@ -54,6 +55,7 @@ class Assignment:
 
 
 Handler = Callable[[Assignment], Awaitable[Mapping[str, Any] | None]]
+"""An async function: what it returns are the outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,23 @@ class Worker:
         self._remember = remember
         self._grace = grace
         self._session: aiohttp.ClientSession | None = None
+        self._mounted = False
 
     def step(
         self, path: str, *, heartbeat_every: float | None = None, time_limit: float | None = None
     ) -> Callable[[Handler], Handler]:
-        """Serve ``POST path`` with the decorated handler; over ``time_limit`` seconds it is given back."""
+        """Serve ``POST path`` with the decorated async function; over ``time_limit`` seconds it is given back.
+
+        All steps are added before ``app()`` or ``mount()``, each path once.
+        """
+        _check_path(path)
 
         def register(handler: Handler) -> Handler:
+            async_function("a step handler", handler)
+            if self._mounted:
+                raise RuntimeError(f"step {path} comes too late: add all steps before app() or mount() is called")
+            if path in self._steps:
+                raise ValueError(f"step {path} has a handler already")
             self._steps[path] = _Step(handler, heartbeat_every or self._heartbeat_every, time_limit)
             return handler
 
@@ -111,6 +123,7 @@ class Worker:
 
     def mount(self, app: web.Application) -> None:
         """Add the steps to an application; running work is bound to its life."""
+        self._mounted = True
         for path, step in self._steps.items():
             app.router.add_post(path, partial(self._receive, step))
         app.cleanup_ctx.append(self._life)
@@ -202,6 +215,15 @@ class Worker:
                 return _given_back(f"the work took longer than {step.time_limit:g} s")
             logger.exception("the handler failed: %r", assignment.receipt)
             return _given_back(f"{type(error).__name__}: {error}")
+
+
+def _check_path(path: object) -> None:
+    if callable(path):  # the decorator without its path
+        raise TypeError('a step needs the path that it serves: write @worker.step("/path")')
+    if not isinstance(path, str):
+        raise TypeError(f"the path of a step must be a text, not {type(path).__name__}")
+    if not path.startswith("/"):
+        raise ValueError(f"the path of a step must begin with a slash: write {'/' + path!r}")
 
 
 async def _beat(step: _Step, assignment: Assignment, handling: asyncio.Task[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict, Unpack, cast
 
+from counterfoil.client.arguments import Label, label_text, mapping
 from counterfoil.client.connection import ApiConnection, part
 from counterfoil.client.documents import (
     ClaimProlonged,
@@ -54,6 +55,8 @@ _FIELDS = {
     "key_window": "idempotency_window",
 }
 """Options that have another name on the wire."""
+OBJECTS = frozenset({"input", "labels", "metadata", "output", "step_input", "tool", "tool_context"})
+"""Arguments that are JSON objects."""
 
 
 class WorkflowCalls(ApiConnection):
@@ -99,14 +102,14 @@ class WorkflowCalls(ApiConnection):
         status: str | None = None,
         source: str | None = None,
         trace_id: str | None = None,
-        label: tuple[str, str] | None = None,
+        label: Label | None = None,
         cursor: str | None = None,
         limit: int | None = None,
     ) -> WorkflowPage:
         """One page of workflows, newest first; pass ``next_cursor`` as ``cursor`` for the next one."""
         wanted = {"status": status, "source": source, "trace_id": trace_id, "cursor": cursor, "limit": limit}
         if label is not None:
-            wanted["label"] = ":".join(label)
+            wanted["label"] = label_text(label)
         return cast(WorkflowPage, await self._call("GET", "/api/v1/workflows", query=wanted))
 
     async def workflow_step(self, workflow_id: str, step_id: str) -> WorkflowStepDetail:
@@ -226,11 +229,17 @@ def _step(workflow_id: str, step_id: str) -> str:
     return f"/api/v1/workflows/{part(workflow_id)}/steps/{part(step_id)}"
 
 
-def _question(**options: Unpack[GateOptions]) -> dict[str, Any]:
-    """The options as the body of a call of the gate."""
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise TypeError for an option that the gate does not have, or that is no JSON object where one is needed."""
     unknown = options.keys() - GateOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"unknown option {min(unknown)!r}; the options are {', '.join(GateOptions.__annotations__)}")
+    _objects(options)
+
+
+def _question(**options: Unpack[GateOptions]) -> dict[str, Any]:
+    """The options as the body of a call of the gate."""
+    check_options(options)
     body = _said({_FIELDS.get(name, name): value for name, value in options.items()})
     lease, holder = body.pop("claim", None), body.pop("holder", None)
     if lease is not None:
@@ -238,8 +247,16 @@ def _question(**options: Unpack[GateOptions]) -> dict[str, Any]:
     return body
 
 
+def _objects(given: Mapping[str, Any]) -> None:
+    """Raise TypeError for an argument that must be a JSON object and is none."""
+    for name in OBJECTS & given.keys():
+        if given[name] is not None:
+            mapping(name, given[name])
+
+
 def _said(given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that were given."""
+    _objects(given)
     return {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in given.items() if value is not None
     }

@@ -8,7 +8,7 @@ SHORTEST_MS = 1_000
 LONGEST_MS = 366 * 24 * 3_600_000
 
 _UNITS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
-"""From the largest on: a text is written with the first one that leaves no rest."""
+"""Largest first: a duration is written in the largest unit that divides it without remainder."""
 _DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 
 
@@ -27,6 +27,6 @@ def parse_duration(given: str | int) -> int:
 
 
 def duration_text(milliseconds: int) -> str:
-    """The shortest text: ``90s``, ``15m``, ``1d``. What parse_duration makes of it is the same again."""
+    """The shortest text: ``90s``, ``15m``, ``1d``. ``parse_duration`` turns it back into the same number."""
     size, unit = next((size, unit) for unit, size in _UNITS.items() if milliseconds % size == 0)
     return f"{milliseconds // size}{unit}"

@@ -1,13 +1,13 @@
-"""Typed errors with stable codes: the closed set of what can be refused, and why.
+"""The errors that the engine can return, as typed exceptions with stable codes. The set is closed.
 
 CounterfoilError
-├── Refused                 the state machine says no: a worker may treat it as final
+├── Refused                 the state of the work does not allow the report: a worker may treat it as final
 │   ├── WorkNotActive
 │   ├── AlreadySucceeded
 │   ├── AlreadyFailed
 │   ├── ConflictingResult
 │   └── WorkCancelled
-├── Unknown                 there is no such thing, or the caller may not know of it
+├── Unknown                 there is no such record, or the caller may not know of it
 │   ├── UnknownReceipt
 │   ├── UnknownStep
 │   ├── UnknownFlow
@@ -15,26 +15,30 @@ CounterfoilError
 │   ├── UnknownSchedule
 │   ├── UnknownWorkflow
 │   ├── UnknownApproval
+│   ├── UnknownCheckpoint
 │   ├── UnknownPolicy
 │   ├── UnknownSubscription
 │   ├── UnknownDelivery
 │   └── UnknownRoute
-├── Invalid                 the request itself is wrong, and says where
+├── Invalid                 the request is wrong; the error names the place
 │   ├── InvalidResult
 │   │   └── UndecodableResult
 │   ├── InvalidStep
+│   ├── UnsafeOnceRequiresControl
 │   ├── InvalidInput
 │   ├── InvalidSchedule
 │   ├── InvalidPolicy
 │   ├── InvalidSubscription
 │   ├── UnreachableGoal
 │   └── PlanCycle
-├── Conflict                the request is fine, but not now
+├── Conflict                the request is valid, but the present state does not allow it
 │   ├── FlowExists
 │   ├── FlowFinal
 │   ├── FlowNotFailed
 │   ├── WorkNotFailed
+│   ├── NotWaitingForReconciliation
 │   ├── WorkflowTerminal
+│   ├── NotResumable
 │   ├── IdempotencyKeyReused
 │   ├── StepConflict
 │   │   ├── IdempotencyKeyMismatch
@@ -54,23 +58,23 @@ CounterfoilError
 │   │   └── SameReviewer
 │   ├── NoApprovalNeeded
 │   └── SubscriptionDisabled
-├── Denied                  the caller is not who it must be
+├── Denied                  the caller is not authenticated, or not allowed to do this
 │   ├── Unauthenticated
 │   ├── Forbidden
 │   ├── SelfApproval
 │   └── InvalidSignature
-├── Unacceptable            the HTTP message is not one that this route takes
+├── Unacceptable            this route does not accept the HTTP message
 │   ├── BadRequest
 │   ├── MethodNotAllowed
 │   ├── UnsupportedMediaType
 │   ├── PayloadTooLarge
 │   └── RequestTimeout
-├── Unavailable             not now: try again, nothing was recorded
+├── Unavailable             retry later: nothing was recorded
 └── InternalError           a fault of the engine, never of the client
 
-The domain raises them; ``server/problems.py`` alone knows their HTTP statuses. No message and no detail repeats a value
-that a caller sent, an id that names nothing included: it says the place. Ids of records that exist may be named, and
-the names that a definition gives to its own parts.
+The domain raises them; only ``server/problems.py`` knows their HTTP statuses. No message and no detail repeats a value
+that a caller sent, including an id that does not exist: the error names its place in the request instead. Ids of
+existing records may be named, and so may the names that a definition gives to its own parts.
 """
 
 from __future__ import annotations
@@ -110,7 +114,7 @@ class CounterfoilError(ClientError):
 
 
 class Refused(CounterfoilError):
-    """The state machine refuses the report; details carry ``status`` and ``recorded_at``."""
+    """The state of the work does not allow the report; details carry ``status`` and ``recorded_at``."""
 
 
 class WorkNotActive(Refused):
@@ -139,7 +143,7 @@ class WorkCancelled(Refused):
 
 
 class Unknown(CounterfoilError):
-    """There is no such thing."""
+    """There is no such record."""
 
 
 class UnknownReceipt(Unknown):
@@ -177,6 +181,11 @@ class UnknownApproval(Unknown):
     default_message = "no approval has this id"
 
 
+class UnknownCheckpoint(Unknown):
+    code = "UNKNOWN_CHECKPOINT"
+    default_message = "the workflow has no checkpoint with this id"
+
+
 class UnknownPolicy(Unknown):
     code = "UNKNOWN_POLICY"
     default_message = "no policy has this id"
@@ -207,12 +216,20 @@ class InvalidResult(Invalid):
 
 
 class UndecodableResult(InvalidResult):
-    """The same, found while the body was still being read: the rest of the connection cannot be made sense of."""
+    """An InvalidResult found while the body was still being read: the rest of the connection cannot be parsed."""
 
 
 class InvalidStep(Invalid):
     code = "INVALID_STEP"
     default_message = "the step definition is not valid"
+
+
+class UnsafeOnceRequiresControl(Invalid):
+    code = "UNSAFE_ONCE_REQUIRES_CONTROL"
+    default_message = (
+        "an unsafe_once step needs a control: an approval of its own (control.approval), or an enabled policy whose "
+        "match.step_id names it and whose action is block or require_approval"
+    )
 
 
 class InvalidInput(Invalid):
@@ -269,15 +286,20 @@ class WorkNotFailed(Conflict):
     default_message = "only failed work can be redriven"
 
 
+class NotWaitingForReconciliation(Conflict):
+    code = "NOT_WAITING_FOR_RECONCILIATION"
+    default_message = "this work item does not wait for reconciliation: its outcome is known, or it is being sent"
+
+
 class WorkflowTerminal(Conflict):
-    """Details carry ``retry_context`` where a step was asked for: a whole run can be retried with what it gave."""
+    """Details carry ``retry_context`` for a gate call: a run that is repeated gets the recorded output of its steps."""
 
     code = "WORKFLOW_TERMINAL"
     default_message = "the workflow has ended"
 
     @property
     def retry_context(self) -> dict[str, Any] | None:
-        """Of the step that was asked for; None: it was not asked for before the end."""
+        """That of the step in the gate call; None: the step was not called before the workflow ended."""
         return self.details.get("retry_context")
 
     @property
@@ -286,8 +308,17 @@ class WorkflowTerminal(Conflict):
         return bool(self.details.get("same_input"))
 
 
+class NotResumable(Conflict):
+    code = "NOT_RESUMABLE"
+    default_message = "the workflow cannot be resumed from this checkpoint"
+
+    @property
+    def workflow_id(self) -> str:
+        return self._text("workflow_id")
+
+
 class StepConflict(Conflict):
-    """The request does not fit what is recorded of the step."""
+    """The request does not match what is recorded for the step."""
 
     @property
     def workflow_id(self) -> str:
@@ -299,7 +330,7 @@ class StepConflict(Conflict):
 
 
 class IdempotencyKeyMismatch(StepConflict):
-    """Not to be retried: either the key is wrong, or an earlier run used one that the caller no longer has."""
+    """Do not retry: either the key is wrong, or an earlier run used a key that the caller no longer has."""
 
     code = "IDEMPOTENCY_KEY_MISMATCH"
     default_message = "idempotency_key does not match the key recorded on the step's first gate call"
@@ -410,7 +441,7 @@ class ApprovalPending(UnapprovedSteps):
 
 
 class ReviewConflict(Conflict):
-    """A review that does not count."""
+    """The review is not counted."""
 
     @property
     def approval_id(self) -> str:
@@ -457,7 +488,7 @@ class SubscriptionDisabled(Conflict):
 
 
 class Denied(CounterfoilError):
-    """The caller is not who it must be for this."""
+    """The caller is not authenticated, or not allowed to do this."""
 
 
 class Unauthenticated(Denied):
@@ -481,7 +512,7 @@ class InvalidSignature(Denied):
 
 
 class Unacceptable(CounterfoilError):
-    """The HTTP message is not one that this route takes."""
+    """This route does not accept the HTTP message."""
 
 
 class BadRequest(Unacceptable):
@@ -496,7 +527,7 @@ class MethodNotAllowed(Unacceptable):
 
 class UnsupportedMediaType(Unacceptable):
     code = "UNSUPPORTED_MEDIA_TYPE"
-    default_message = "the body must be JSON: Content-Type: application/json"
+    default_message = "the body must be JSON: Content-Type: application/json, or a type that ends in +json"
 
 
 class PayloadTooLarge(Unacceptable):
@@ -510,7 +541,7 @@ class RequestTimeout(Unacceptable):
 
 
 class Unavailable(CounterfoilError):
-    """Not now: nothing was recorded, and the same request may be sent again."""
+    """Nothing was recorded; the same request may be sent again later."""
 
     code = "UNAVAILABLE"
     default_message = "the engine cannot accept this request now; retry later"

@@ -1,8 +1,8 @@
-"""JSON in and out: strict at the door, exact when writing, and never at a loss for what was stored.
+"""Reading and writing JSON: input is checked strictly, integers keep every digit, and stored text can always be read.
 
-Integers keep every digit (amounts of money come in them). What the engine could not keep, or not give back, is refused
-at the door: what JSON does not have (NaN, infinities, lone surrogates), numbers that no double can hold, and nesting
-beyond ``MAX_DEPTH``. Receipts in what is accepted are blanked there as well, so that none is ever stored.
+Amounts of money come as integers, so none is rounded. Input that the engine could not store or return is refused: what
+JSON does not have (NaN, infinities, lone surrogates), numbers that no double can hold, and nesting beyond
+``MAX_DEPTH``. Receipts in accepted input are blanked, so that none is ever stored.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pydantic_core import from_json, to_json
 from counterfoil.domain.redaction import may_hold_receipt, without_receipts
 
 MAX_DEPTH = 100
-"""How deep JSON may be nested that comes from outside. The engine's own documents add a few levels around it, and the
-quick parser and writer below take 200 and 255."""
+"""How deep JSON from outside may be nested. The engine's own documents add a few levels around it, and the fast parser
+and writer below accept 200 and 255."""
 
 _MAYBE_OUT_OF_RANGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
-"""No number leaves the range of a double without one of these: up to e99 it takes more than 200 digits as well."""
+"""Every number outside the range of a double matches this: with an exponent below 100 it needs more than 200 digits."""
 _LONG = re.compile(rb"[0-9][0-9][0-9]")
-"""In all of them. It is looked for first where every microsecond counts, because that is much quicker."""
+"""Matches wherever ``_MAYBE_OUT_OF_RANGE`` does. The hot path tries it first, because it is much faster."""
 
 TOO_DEEP = f"is nested too deeply: {MAX_DEPTH} levels are allowed"
 
@@ -33,7 +33,7 @@ class JsonError(ValueError):
 
 
 def accept_json(text: bytes | str) -> Any:
-    """Read what a request or an answer brought; raises JsonError, with the place if the text is no JSON."""
+    """Parse the JSON of a request or a response; raises JsonError, with the place if the text is not JSON."""
     try:
         raw = text.encode() if isinstance(text, str) else text
         value = from_json(raw, allow_inf_nan=False)
@@ -47,7 +47,7 @@ def accept_json(text: bytes | str) -> Any:
 
 
 def is_ordinary(raw: bytes) -> bool:
-    """Whether plain parsing is as good as ``accept_json``, if the text is JSON at all. For the hot path."""
+    """Whether plain parsing gives the same result as ``accept_json``, if the text is JSON at all. For the hot path."""
     return not (
         (_LONG.search(raw) is not None and _MAYBE_OUT_OF_RANGE.search(raw) is not None)
         or b"NaN" in raw
@@ -58,7 +58,7 @@ def is_ordinary(raw: bytes) -> bool:
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Read JSON that was accepted once: any that was stored is read, however deep. JsonError: it is no JSON."""
+    """Parse JSON that was accepted before, however deep it is nested; raises JsonError if it is not JSON."""
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:
@@ -71,7 +71,7 @@ def parse_json(text: bytes | str) -> Any:
 
 
 def dump_json(value: Any) -> bytes:
-    """Write a value as JSON text, as compactly as it goes."""
+    """Write a value as JSON text without any whitespace."""
     return to_json(value)
 
 
@@ -91,7 +91,7 @@ def is_too_deep(value: Any) -> bool:
 
 
 def _may_be_deep(raw: bytes) -> bool:
-    """Each level has two brackets."""
+    """Each level has an opening and a closing bracket."""
     return len(raw) > 2 * MAX_DEPTH and raw.count(b"[") + raw.count(b"{") > MAX_DEPTH
 
 

@@ -1,4 +1,4 @@
-"""The records that the engine keeps: flow, step in a flow, work item. State only; the rules are elsewhere."""
+"""The records that the engine keeps: flows, their steps, work items, gates and approvals. State only, no rules."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
 
 
 class Record:
-    """Something that a batch may change: ``draft`` gives a copy to change, the original stays as it was."""
+    """A record that a batch may change: ``draft`` returns a copy to change, and the original stays as it was."""
 
     __slots__ = ()
 
     def draft(self) -> Self:
-        raise NotImplementedError  # each kind of record is given its own below
+        raise NotImplementedError  # set below for each kind of record
 
 
 @dataclass(slots=True)
 class Work(Record):
-    """One unit of a step in a flow: it owns the receipt, the key, the attempts and the single outcome."""
+    """One unit of work of a step in a flow. It has one receipt, one idempotency key, its attempts and one outcome."""
 
     work_id: str
     flow_id: str
@@ -38,10 +38,10 @@ class Work(Record):
     lane: str
     created_at: int
     due_at: int | None = None
-    """When the engine must look again: the next attempt of what is not active, the nearest clock of what is."""
+    """When the engine must look at it again: an active item at its next deadline, any other at its next attempt."""
     deadline_at: int | None = None
     owner: str | None = None
-    """The node that is sending the present attempt; None as soon as it is known to be taken or not."""
+    """The node that sends the current attempt; None as soon as it is known whether the endpoint accepted it."""
     first_sent_at: int | None = None
     sent_at: int | None = None
     acknowledged_at: int | None = None
@@ -52,18 +52,18 @@ class Work(Record):
     error: dict[str, Any] | None = None
     recorded_at: int | None = None
     arguments: dict[str, Any] | None = None
-    """What it is called with; None: what follows from what the flow was started with."""
+    """The arguments of the call; None: they follow from the inputs of the flow."""
     redrive_of: str | None = None
-    """The item that ended without success and that this one stands in for."""
+    """The item that ended without success and that this one replaces."""
     undoes: str | None = None
-    """The item whose effect this one undoes; its arguments are then those of the other, with what that gave."""
+    """The item whose effect this one compensates; its arguments are then the arguments and the outputs of that item."""
     child_flow_id: str | None = None
-    """The flow that it is, if its step is of kind ``flow``."""
+    """The sub-flow that runs it, if its step is of kind ``flow``."""
 
 
 @dataclass(slots=True)
 class StepRun(Record):
-    """A step in a flow. Counters, so that no decision has to look at all its items."""
+    """A step in a flow. It has counters, so that no decision has to load all its items."""
 
     flow_id: str
     step_id: str
@@ -71,29 +71,29 @@ class StepRun(Record):
     status: StepStatus
     goal: bool
     items: int = 0
-    """Places of its lists: one for each element that it fans out over, or one."""
+    """The number of items: one for each element that the step fans out over, or one."""
     open_items: int = 0
     failed_items: int = 0
     started_at: int | None = None
     finished_at: int | None = None
     error: dict[str, Any] | None = None
     ready_at: int | None = None
-    """Since when all that it requires is there, while it waits for something optional."""
+    """Since when all required inputs are available, while the step waits for optional ones."""
     due_at: int | None = None
-    """When it waits no longer."""
+    """When it stops waiting for optional inputs."""
     released: int | None = None
-    """The last item that was released to be sent; None: all were from the beginning."""
+    """The index of the last item that was released for sending; None: all items were released at the start."""
     waiting_items: int = 0
-    """Open items that are not released yet, because so many of this flow's may be out at once."""
+    """Open items that are not released yet, because of the limit of active items in one flow."""
     redrives: int = 0
     outputs: dict[str, Any] | None = None
-    """What it gave to the flow. Only a completed step has any, and who loads a step for its counters does not load
-    them: a completed step changes no more."""
+    """The outputs that the step gave to the flow; only a completed step has any. Commands that need only the counters
+    do not load them: a completed step does not change any more."""
 
 
 @dataclass(slots=True)
 class Flow(Record):
-    """One run towards goals."""
+    """One run of a plan towards one or more goals."""
 
     flow_id: str
     status: FlowStatus
@@ -102,50 +102,52 @@ class Flow(Record):
     error: dict[str, Any] | None = None
     finished_at: int | None = None
     plan: str | None = None
-    """Its plan, by id; None: of a time when every step was a goal and took what the flow was started with. The plan of
-    a workflow is ``COOPERATIVE``: an agent says what comes next, and when it ends."""
+    """The id of its plan; None: a flow of an early release, in which every step was a goal and took the inputs of the
+    flow. The plan of a workflow is ``COOPERATIVE``: its agent decides which step comes next and when the workflow
+    ends."""
     parent: dict[str, Any] | None = None
-    """The work item of another flow that this one is: flow_id, step_id, work_id, depth."""
+    """For a sub-flow, the work item that started it: flow_id, step_id, work_id, depth."""
     deadline_at: int | None = None
     compensation: dict[str, Any] | None = None
-    """How far it is undone: ``ending``, the state that comes after, and ``steps``, in the order of their undoing, each
-    with step_id, status, open and failed items. Never changed in place."""
+    """The progress of compensation: ``ending``, the state of the flow afterwards, and ``steps`` in the order of
+    compensation, each with step_id, status, and its numbers of open and failed items. Never changed in place."""
     redrives: int = 0
 
 
 @dataclass(slots=True)
 class Gate(Record):
-    """What the gate knows of a step that an agent runs itself, beside the step and its work."""
+    """The gate's record of a step that an agent runs, beside the step and its work items."""
 
     flow_id: str
     step_id: str
     work_id: str
-    """The item that the last decision is about."""
+    """The item that the last decision concerns."""
     idempotency_key: str
-    """The caller's, or empty; fixed by the first call."""
+    """The caller's key, or empty; fixed by the first call."""
     gate_count: int
     completion_count: int
     first_at: int
     last_at: int
     decision: Decision
-    """What the last call was told."""
+    """The answer to the last call."""
     standing: Decision
-    """What the same question will be told: a decision of people counts from when it was made."""
+    """The answer to the next call with the same input: a decision of reviewers counts as soon as it is made."""
     decision_id: str
-    """The evaluation that the standing decision is from."""
+    """The evaluation that led to the standing decision."""
     input_digest: str
     approval_id: str | None = None
     holder: str | None = None
-    """Who has claimed the item: as long as it is active, and its deadline has not passed."""
+    """The agent that has claimed the item, while the item is active and its deadline has not passed."""
     completed_at: int | None = None
     completed_work_id: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the standing decision was told with: reason, policies, name and type of the step. Never changed in place."""
+    """What the standing decision was based on: reason, policies, name and type of the step; and how often a run was
+    resumed from the step. Never changed in place."""
 
 
 @dataclass(slots=True)
 class Approval(Record):
-    """One question to people: whether one attempt of one work item can proceed, with the arguments of this digest."""
+    """A request to reviewers to approve one attempt of one work item with the arguments of this digest."""
 
     approval_id: str
     flow_id: str
@@ -157,23 +159,24 @@ class Approval(Record):
     requested_at: int
     expires_at: int
     approvals: int
-    """How many different people must agree."""
+    """How many different reviewers must approve."""
     separate_requester: bool
     severity: str
     requester: str | None = None
-    """Whose key asked; None: the engine did, for a flow that nobody's key started."""
+    """The name of the API key that led to the request; None: the flow was started without a key, for example by a
+    schedule."""
     reason: str | None = None
     policies: list[dict[str, Any]] = field(default_factory=list)
     arguments: dict[str, Any] | None = None
     reviews: list[dict[str, Any]] = field(default_factory=list)
-    """Who said what: by, verdict, comment, at. Never changed in place."""
+    """The reviews: by, verdict, comment, at. Never changed in place."""
     decided_at: int | None = None
 
 
 def _copier(record: type[Any]) -> Callable[[Any], Any]:
-    """A function that copies such a record, written out field by field, as dataclasses write ``__init__``.
+    """Generate a function that copies such a record field by field, as dataclasses generate ``__init__``.
 
-    Every change begins with a copy, and any way that looks the fields up by their names takes three times as long.
+    Every change begins with a copy, and a copy that looks up the fields by name takes three times as long.
     """
     lines = [f"    copy.{item.name} = self.{item.name}" for item in fields(record)]
     made: dict[str, Any] = {"record": record, "new": object.__new__}
@@ -188,7 +191,7 @@ for _record in (Work, StepRun, Flow, Gate, Approval):
 
 @dataclass(frozen=True, slots=True)
 class FlowInputs:
-    """What a flow was started with; never changes."""
+    """The values that a flow was started with; they never change."""
 
     flow_id: str
     goals: list[str]
@@ -196,20 +199,20 @@ class FlowInputs:
     metadata: dict[str, Any]
     labels: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    """``deadline_ms``, ``on_deadline`` and ``compensate``, where the start said something of them."""
+    """``deadline_ms``, ``on_deadline`` and ``compensate``, as far as the request set them."""
 
 
 COOPERATIVE = "cooperative"
-"""The plan of every flow that an agent runs itself: no step, until the agent asks for it."""
+"""The plan of every workflow: it has no steps until the agent calls the gate for one."""
 GATED = "gate"
-"""The version of every step that an agent runs itself: nothing is called, the agent asks and reports."""
+"""The version of every step of a workflow: the engine calls no endpoint, the agent runs the step and reports."""
 UNDOING = "~"
-"""Ends the version of the step that undoes another: its definition follows from the other's."""
+"""The suffix of the version of a compensating step: its definition follows from that of the step that it undoes."""
 
 
 @dataclass(frozen=True)
 class StepVersion:
-    """A step definition as a flow uses it: immutable, named by its content, so caches never go stale."""
+    """A step definition as a flow uses it: immutable and named by its content, so that caches never go stale."""
 
     version: str
     step_id: str
@@ -221,7 +224,7 @@ class StepVersion:
     def of(
         cls, step_id: str, definition: StepDefinition, defaults: WorkDefaults, version: str | None = None
     ) -> StepVersion:
-        """``version``: the name under which it was stored, where it was."""
+        """``version``: the name under which it was stored, if it was."""
         work = definition.work.resolve(defaults)
         return cls(
             version=version or version_of(step_id, definition),
@@ -233,27 +236,27 @@ class StepVersion:
 
     @property
     def is_gated(self) -> bool:
-        """Whether an agent runs it: then there is nothing to send, and the next attempt is the agent's."""
+        """Whether an agent runs it: then there is nothing to send, and the agent decides about the next attempt."""
         return self.version == GATED
 
     def undoing(self, defaults: WorkDefaults) -> StepVersion:
-        """The version of the step that undoes this one."""
+        """The version of the step that compensates this one."""
         return StepVersion.of(self.step_id, self.definition.undoing(), defaults, self.version + UNDOING)
 
     @cached_property
     def predicate(self) -> Predicate | None:
-        """Asked of every item before it is made; None: the step always runs."""
+        """Evaluated for every item before it is created; None: the step always runs."""
         return self.definition.compiled_predicate()
 
 
 GATED_STEP = StepVersion(
     version=GATED,
     step_id="",
-    definition=StepDefinition.model_construct(kind="gate"),  # type: ignore[arg-type]  # nobody can register one
+    definition=StepDefinition.model_construct(kind="gate"),  # type: ignore[arg-type]  # cannot be registered
     work=WorkDefaults(max_retries=-1),
     lane=GATED,
 )
-"""Every node knows it: no store holds it."""
+"""Built in on every node, so it is not in the store."""
 
 
 def version_of(step_id: str, definition: StepDefinition) -> str:
@@ -262,10 +265,10 @@ def version_of(step_id: str, definition: StepDefinition) -> str:
 
 
 def _lane_of(step_id: str, endpoint: str, work: WorkDefaults) -> str:
-    """What dispatches are fair between: a step, its endpoint's host, and its limits over all flows, if it has any.
+    """The unit of fair dispatch: a step, the host of its endpoint, and its limits over all flows, if it has any.
 
-    All work of a lane has the same limits, so an item that must wait for them never stands before one that need not.
-    (Work of earlier releases has no limits in its lane.)
+    All work of a lane has the same limits, so an item that must wait for them never delays an item that need not. (Work
+    of earlier releases has no limits in its lane.)
     """
     lane = f"{step_id}@{urlsplit(endpoint).netloc.rpartition('@')[2].lower()}"
     if work.parallelism is not None:
@@ -287,20 +290,75 @@ def step_of(lane: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyOwner:
-    """What a caller's key stands for: a workflow that it made, or the step that it was first used for."""
+    """What a caller's key refers to: the workflow that it created, or the step that used it first."""
 
     key_id: str
     flow_id: str
     step_id: str | None
     digest: str | None
-    """Of what the workflow was made from; the same key with anything else is refused."""
+    """The digest of the request that created the workflow; the same key with another request is refused."""
     created_at: int
     expires_at: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """What is known of a work item whose outcome is, or was, unknown. It stays until the flow of the item is pruned."""
+
+    work_id: str
+    flow_id: str
+    step_id: str
+    hold: str | None
+    """``reconcile`` or ``unsafe_once`` while the item waits to be settled: the engine never repeats it by itself."""
+    cause: str
+    attempt: int
+    since: int
+    due_at: int | None
+    """When ``status_url`` is asked next; None: not at all."""
+    probes: int = 0
+    probed_at: int | None = None
+    probe_state: str | None = None
+    granted: int = 0
+    """Attempts that a person asked for: they do not count against the retries of the work config."""
+
+
+@dataclass(frozen=True, slots=True)
+class DedupRecord:
+    """What work items with one key share: which of them is in flight, and later its result."""
+
+    dedup_id: str
+    step_id: str
+    idempotency_key: str
+    state: str
+    """``pending``, ``success``, ``failed``; ``free``: no item owns the key; ``unknown``: its owner was cancelled, and
+    may have had an effect."""
+    work_id: str | None
+    """The owner: the item in flight, or the one whose result this is."""
+    flow_id: str | None
+    outcome: dict[str, Any] | None = None
+    """``result`` and ``error`` of the owner."""
+    recorded_at: int | None = None
+    expires_at: int | None = None
+    """When it is forgotten; None: not while it is pending, or never (``forever``)."""
+    waiting: int = 0
+    """How many items wait for it."""
+    wake_at: int | None = None
+    """Since when its waiting items can go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DedupWaiter:
+    """A work item that waits for the result of another one with the same key."""
+
+    work_id: str
+    flow_id: str
+    dedup_id: str
+    since: int
+
+
 @dataclass(frozen=True)
 class CancelCall:
-    """A cancellation that a worker is to be told of: durable until it was delivered or given up."""
+    """A cancellation to report to a worker: kept until it was delivered or given up."""
 
     call_id: str
     flow_id: str

@@ -1,8 +1,8 @@
-"""Receipts in other programs' texts. A worker's exception often holds the URL that it posted to, token included.
+"""Removes receipts from texts of other programs: an exception of a worker often holds the URL that it posted to.
 
-A receipt is the credential of a work item, so whatever has the form of one is blanked before anything is stored: a
-viewer, a subscriber or a reader of the database could complete the work with it. The id in front of the signature
-stays, because it is no secret and tells which item the text is about.
+A receipt is the credential of a work item: a viewer, a subscriber or a reader of the database could complete the work
+with it. So every text of that form is blanked before anything is stored. The id in front of the signature stays: it is
+not secret, and it tells which item the text is about.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
 
 
 def may_hold_receipt(raw: bytes) -> bool:
-    """Whether JSON text may hold a receipt. Quick, and seldom true without one.
+    """Whether JSON text may hold a receipt. Fast, and rarely true without one.
 
-    Each expression is preceded by the bytes that it begins with: looking for those alone is many times quicker.
+    Before each expression, the bytes that it begins with are searched for: that alone is many times faster.
     """
     return len(raw) >= _SHORTEST and (
         (b"." in raw and _SIGNED.search(raw) is not None)
         or (b"%2" in raw and _SIGNED_ENCODED.search(raw) is not None)
-        or (b"\\u00" in raw and _ESCAPED_ASCII.search(raw) is not None)  # any character may be written so
+        or (b"\\u00" in raw and _ESCAPED_ASCII.search(raw) is not None)  # JSON may escape any character like this
     )
 
 
@@ -37,7 +37,7 @@ def holds_receipt(text: str) -> bool:
 
 
 def without_receipts(value: Any) -> Any:
-    """A JSON value with every receipt in its texts and names blanked."""
+    """A copy of a JSON value in which every receipt, in texts and in names, is blanked."""
     if isinstance(value, str):
         return _RECEIPT.sub(rf"\1{REDACTED}", value)
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""Schedules: when flows start by themselves, which of those times count when some were missed, and what is refused.
+"""Schedules: when their ticks are due, which missed ticks still start a flow, and which definitions are refused.
 
-A *tick* is one such time. A schedule keeps its next tick, never its past: who fires it says which ticks start a flow
-and which tick comes next, and both are committed together. Ticks come from the calendar or from the moment at which
-the rhythm was set, so however late one is fired, the others do not move.
+A *tick* is one time at which a flow starts. A schedule keeps its next tick and no history: firing it determines which
+ticks start a flow and which tick comes next, and both are committed together. Ticks are computed from the calendar, or
+from the time at which the interval was set, so firing one late does not move the others.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from counterfoil.domain.time import rfc3339
 
 SCHEDULE_ID_PATTERN = STEP_ID_PATTERN
 SHORTEST_MS = 100
-"""The quickest rhythm. What must happen more often than that is no schedule but a loop, and belongs into a worker."""
+"""The shortest interval. For anything more frequent, use a loop in a worker."""
 GRACE_MS = 2_000
-"""How late a tick may be fired and still count as on time: longer than a wake-up or an interval of the sweeps takes."""
+"""How late a tick may be fired and still count as on time: more than a wake-up or an interval of the sweeps takes."""
 MOST_TICKS = 100
-"""Ticks that one firing catches up at most. The others stay due, and are fired by the rounds that follow."""
+"""The most ticks that one firing catches up. The others stay due and are fired by the next rounds."""
 UPCOMING = 5
 
 CatchUp = Literal["skip", "one", "all"]
@@ -44,7 +44,7 @@ _ANY_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def _cron(expression: str) -> str:
-    """A cron expression; ValueError when it is none, or when no calendar ever has such a time."""
+    """A valid cron expression; raises ValueError if it is not one, or if no date ever matches it."""
     try:
         next(CronSim(expression, _ANY_DAY))
     except CronSimError as error:
@@ -55,19 +55,19 @@ def _cron(expression: str) -> str:
 
 
 def _fault(error: CronSimError) -> str:
-    """What the library says, as a part of a sentence."""
+    """The library's message, in a form that fits into a sentence."""
     text = str(error)
     return f"{text[:1].lower()}{text[1:]}"
 
 
 @lru_cache(maxsize=1024)
 def _zone(name: str) -> tzinfo:
-    """A time zone by its name; ValueError for a name that the time zone database does not have."""
+    """A time zone by its name; raises ValueError for a name that the time zone database does not have."""
     if name == "UTC":
-        return UTC  # what has no clock changes is also quicker
+        return UTC  # the built-in UTC is also faster
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # a directory of the database is a name, too
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a directory of the database
         raise ValueError("is not a time zone: give a name such as Europe/Vienna") from None
 
 
@@ -77,7 +77,7 @@ def _timezone(name: str) -> str:
 
 
 class ScheduleDefinition(BaseModel):
-    """``PUT /api/v1/schedules/{schedule_id}``: a cron expression or an interval, and the flow that starts then."""
+    """``PUT /api/v1/schedules/{schedule_id}``: a cron expression or an interval, and the flow that each tick starts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -107,7 +107,7 @@ class ScheduleDefinition(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """When ticks come: by the calendar of a time zone, or every so many milliseconds from an anchor on."""
+    """Computes ticks: by the calendar of a time zone, or at a fixed interval from an anchor."""
 
     cron: str | None
     timezone: str | None
@@ -117,7 +117,8 @@ class Rhythm:
     def next_after(self, moment: int) -> int | None:
         """The first tick after a moment; None: there is none within fifty years.
 
-        Raises InvalidSchedule for what was valid once, such as a time zone that this machine does not have.
+        Raises InvalidSchedule if it can no longer be computed, for example for a time zone that this machine does not
+        have.
         """
         if self.every_ms is not None:
             return self.anchor_at + ((moment - self.anchor_at) // self.every_ms + 1) * self.every_ms
@@ -125,7 +126,7 @@ class Rhythm:
             since = (_EPOCH + moment * _MILLISECOND).astimezone(_zone(self.timezone or "UTC"))
             for found in CronSim(self.cron or "", since):
                 tick = (found - _EPOCH) // _MILLISECOND
-                # Where clocks are set back, the library gives the first of two equal times also to who asks after it.
+                # When clocks are set back, the library may return the first of two equal times, which is not later.
                 if tick > moment:
                     return tick
         except (CronSimError, ValueError) as error:
@@ -133,7 +134,7 @@ class Rhythm:
         return None
 
     def latest(self, first: int, now: int) -> int:
-        """The last tick that has come, where ``first`` is one that has. The search halves the time, however long."""
+        """The last tick up to now, given a first one that has passed. A binary search, so a long time costs little."""
         low, high = first, now
         while low < high:
             middle = (low + high) // 2
@@ -141,30 +142,30 @@ class Rhythm:
             if tick is not None and tick <= now:
                 low = tick
             else:
-                high = middle  # nothing ticked between the middle and now
+                high = middle  # there is no tick between the middle and now
         return low
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule as it is kept. ``next_at`` is its next tick, perhaps overdue; None while it is paused."""
+    """A schedule as it is stored. ``next_at`` is its next tick, perhaps overdue; None while it is paused."""
 
     schedule_id: str
     cron: str | None
     timezone: str | None
     every_ms: int | None
     flow: dict[str, Any]
-    """What each flow is started with, as it was given: checked anew whenever one starts."""
+    """The start request of each flow, as it was given: validated again whenever a flow starts."""
     catch_up: CatchUp
     enabled: bool
     anchor_at: int
-    """From when an interval counts: the moment at which it was set."""
+    """The origin of an interval: the time at which it was set."""
     next_at: int | None
     last_at: int | None
     """The tick of the last flow that was started; ``last_flow_id`` is that flow."""
     last_flow_id: str | None
     last_error: dict[str, Any] | None
-    """Why the last firing started nothing: code, message and when; None when it did start something."""
+    """Why the last firing started no flow: code, message and time; None if it started one."""
     created_at: int
     updated_at: int
 
@@ -173,7 +174,7 @@ class Schedule:
         return Rhythm(self.cron, self.timezone, self.every_ms, self.anchor_at)
 
     def upcoming(self, count: int = UPCOMING) -> list[int]:
-        """The next ticks, as far as they can be told."""
+        """The next ticks, as far as they can be computed."""
         ticks: list[int] = []
         following = self.next_at
         try:
@@ -181,19 +182,19 @@ class Schedule:
                 ticks.append(following)
                 following = self.rhythm.next_after(following)
         except InvalidSchedule:
-            pass  # firing it will tell
+            pass  # firing the schedule will report the error
         return ticks
 
 
 class Due(NamedTuple):
-    """What a firing does: the ticks that start a flow each, and the tick that comes next."""
+    """The result of a firing: the ticks that start one flow each, and the next tick."""
 
     ticks: list[int]
     next_at: int | None
 
 
 def due(schedule: Schedule, now: int) -> Due:
-    """Which of the ticks that have come start a flow; nothing but ``next_at`` says which have been dealt with."""
+    """The passed ticks that start a flow. ``next_at`` alone tells which ticks were fired before."""
     first, rhythm = schedule.next_at, schedule.rhythm
     if first is None or first > now:
         return Due([], first)
@@ -211,15 +212,15 @@ def due(schedule: Schedule, now: int) -> Due:
 
 
 def same_flow(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two schedules start the same flow; compared as text, because Python takes true and 1 for the same."""
+    """Whether two schedules start the same flow; compared as text, because in Python true equals 1."""
     return dump_json(one) == dump_json(other)
 
 
 def put(schedule_id: str, definition: ScheduleDefinition, found: Schedule | None, now: int) -> Schedule:
-    """The schedule as a definition makes it, of the one that there was. The same definition again changes nothing.
+    """The schedule that a definition creates, or changes an existing one to. The same definition changes nothing.
 
-    A rhythm that is set anew, or resumed, begins now: nothing that came before is caught up. One that goes on keeps
-    its next tick, and so what is still to be caught up.
+    A rhythm that is changed or resumed begins now: earlier ticks are not caught up. An unchanged one keeps its next
+    tick, and with it the ticks that are still to be caught up.
     """
     timezone = None if definition.cron is None else definition.timezone or "UTC"
     flow = definition.flow.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -251,20 +252,20 @@ def put(schedule_id: str, definition: ScheduleDefinition, found: Schedule | None
 
 
 def started(schedule: Schedule, fired: Due, flow_ids: list[str]) -> Schedule:
-    """After a firing: on to the next tick. Where missed ticks were only passed over, nothing else changes."""
+    """The schedule after a firing, moved to its next tick. If missed ticks were only skipped, nothing else changes."""
     if not flow_ids:
         return replace(schedule, next_at=fired.next_at)
     return replace(schedule, next_at=fired.next_at, last_at=fired.ticks[-1], last_flow_id=flow_ids[-1], last_error=None)
 
 
 def refused(schedule: Schedule, next_at: int | None, refusal: CounterfoilError, now: int) -> Schedule:
-    """After a firing whose flow was refused: on to the next tick all the same, with what was wrong."""
+    """The schedule after a firing whose flow was refused: moved to its next tick, with the error."""
     error = {"code": refusal.code, "message": refusal.message, "at": rfc3339(now)}
     return replace(schedule, next_at=next_at, last_error=error)
 
 
 def request_at(schedule: Schedule, tick: int) -> StartFlow:
-    """What the flow of a tick is started with; raises pydantic's ValidationError for what is no flow start any more."""
+    """The start request for the flow of a tick; raises pydantic's ValidationError if it is no longer valid."""
     request = StartFlow.model_validate(schedule.flow)
     names = {"schedule_id": schedule.schedule_id, "scheduled_at": rfc3339(tick)}
     return request.model_copy(update={"metadata": {**request.metadata, **names}})

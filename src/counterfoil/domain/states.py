@@ -1,7 +1,7 @@
-"""The states and the moves between them, as data.
+"""The states of records and the allowed transitions between them, as data.
 
-Everything that moves goes through these tables: the decisions ask them, the SQL guards repeat them
-(a test compares the two), and the diagrams in the docs are drawn from them.
+Every transition goes through these tables: the decisions consult them, the SQL guards repeat them (a test compares the
+two), and the diagrams in the docs are drawn from them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ApprovalStatus(StrEnum):
 
 
 class Decision(StrEnum):
-    """What the gate says: the later one in this list wins over those before it."""
+    """The answers of the gate, from weakest to strongest: a later one overrides those before it."""
 
     ALLOW = "allow"
     REQUIRE_APPROVAL = "require_approval"
@@ -56,7 +56,14 @@ class Decision(StrEnum):
 
 WORK_MOVES: dict[WorkStatus, frozenset[WorkStatus]] = {
     WorkStatus.PENDING: frozenset(
-        {WorkStatus.ACTIVE, WorkStatus.HELD, WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED}
+        {
+            WorkStatus.ACTIVE,
+            WorkStatus.HELD,
+            WorkStatus.NOT_COMPLETED,
+            WorkStatus.SUCCEEDED,
+            WorkStatus.FAILED,
+            WorkStatus.CANCELLED,
+        }
     ),
     WorkStatus.HELD: frozenset({WorkStatus.PENDING, WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED}),
     WorkStatus.ACTIVE: frozenset(
@@ -79,7 +86,7 @@ STEP_MOVES: dict[StepStatus, frozenset[StepStatus]] = {
     StepStatus.CANCELLED: frozenset(),
 }
 REDRIVEN_STEPS = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED})
-"""What may become pending once more, by redrive and by nothing else: what did not complete, or was undone since."""
+"""The step states that redrive, and nothing else, may change to pending: not completed, or compensated since."""
 
 FLOW_MOVES: dict[FlowStatus, frozenset[FlowStatus]] = {
     FlowStatus.ACTIVE: frozenset(
@@ -91,7 +98,8 @@ FLOW_MOVES: dict[FlowStatus, frozenset[FlowStatus]] = {
     FlowStatus.CANCELLED: frozenset(),
 }
 REDRIVEN_FLOWS = frozenset({FlowStatus.FAILED, FlowStatus.CANCELLED})
-"""What may become active once more, by redrive and by nothing else; a cancelled one only inside another that failed."""
+"""The flow states that redrive, and nothing else, may change to active; cancelled: only a sub-flow of a failed flow,
+and a workflow that is resumed from a checkpoint."""
 
 APPROVAL_MOVES: dict[ApprovalStatus, frozenset[ApprovalStatus]] = {
     ApprovalStatus.PENDING: frozenset(
@@ -111,7 +119,7 @@ FINAL_FLOWS = frozenset({FlowStatus.COMPLETED, FlowStatus.FAILED, FlowStatus.CAN
 
 
 class IllegalMove(AssertionError):
-    """A decision asked for a move that the table does not have: a bug, never a client's fault."""
+    """A decision made a transition that the table does not have: a bug of the engine, never a fault of a client."""
 
 
 def check_work_move(before: WorkStatus, after: WorkStatus) -> None:
@@ -138,9 +146,9 @@ _Status = TypeVar("_Status", bound=StrEnum)
 
 
 def reachable(moves: Mapping[_Status, frozenset[_Status]]) -> dict[_Status, frozenset[_Status]]:
-    """Where each state may lead by one move or several: a batch may make several, and writes only the last."""
+    """The states reachable by one or several transitions: a batch may make several, and writes only the last state."""
     found = {before: set(after) for before, after in moves.items()}
-    for middle in moves:  # after each turn, all ways over the states that had theirs are known
+    for middle in moves:  # after each round, all paths over the states so far are known
         for after in found.values():
             if middle in after:
                 after.update(found[middle])

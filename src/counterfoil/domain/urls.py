@@ -1,8 +1,8 @@
-"""Credentials in URLs: endpoints are called with them, and they are never shown.
+"""Masks credentials in URLs: endpoints are called with them, but no answer or log shows them.
 
-``http://user:password@host/`` is shown as ``http://user:***@host/``, and a user without a password, which is a token
-more often than a name, as ``http://***@host/``. What is shown cannot be registered again: a definition that was read,
-changed and put back would otherwise lose its password silently.
+``http://user:password@host/`` is shown as ``http://user:***@host/``, and a user without a password, which is usually a
+token, as ``http://***@host/``. A masked URL cannot be registered: otherwise a definition that was read, changed and put
+back would lose its password silently.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _USER_IN_TEXT = re.compile(r"\b(https?://)[^\s/?#:]+@", re.IGNORECASE)
 
 
 def mask_url(url: str) -> str:
-    """A URL as it is shown."""
+    """The URL with its credentials masked."""
     return _WITH_USER.sub(lambda found: f"{found[1]}{_masked(found[2])}@", url, count=1)
 
 
 def is_masked(url: str) -> bool:
-    """Whether a URL is one that was shown, and so none that can be called."""
+    """Whether the credentials of a URL are masked, so that it cannot be called."""
     found = _WITH_USER.match(url)
     return found is not None and found[2] == _masked(found[2])
 
 
 def mask_credentials(text: str) -> str:
-    """Any text with the credentials of what looks like a URL masked; rather too much of it than too little."""
+    """Any text with the credentials of everything that looks like a URL masked. In doubt, more is masked."""
     if "@" not in text or "://" not in text:
         return text
     return _USER_IN_TEXT.sub(rf"\1{MASK}@", _PASSWORD_IN_TEXT.sub(rf"\1:{MASK}@", text))

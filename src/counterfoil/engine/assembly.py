@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from counterfoil.checking.checker import ValueChecker
+from counterfoil.engine.after_commit.dedup_hits import DedupHits
 from counterfoil.engine.after_commit.due_times import DueTimes
+from counterfoil.engine.after_commit.flow_ends import FlowEnds
 from counterfoil.engine.after_commit.journal_log import log_events
 from counterfoil.engine.after_commit.streams import Streams
 from counterfoil.engine.after_commit.work_due import WorkDue
@@ -14,6 +16,8 @@ from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.cluster.membership import Membership
 from counterfoil.engine.cluster.peers import Peers
 from counterfoil.engine.context import EngineContext
+from counterfoil.engine.effects.probes import Prober
+from counterfoil.engine.effects.service import Reconciliations
 from counterfoil.engine.engine import Engine
 from counterfoil.engine.flows.service import Flows
 from counterfoil.engine.gate.workflows import Workflows
@@ -21,8 +25,10 @@ from counterfoil.engine.operations import Operations
 from counterfoil.engine.policies.service import Policies
 from counterfoil.engine.probe import Readiness
 from counterfoil.engine.queries.control_queries import ControlQueries
+from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
 from counterfoil.engine.queries.queries import Queries
+from counterfoil.engine.queries.results import Results
 from counterfoil.engine.schedules import Schedules
 from counterfoil.engine.steps import Steps
 from counterfoil.engine.subscriptions.deliveries import Notifier
@@ -37,7 +43,7 @@ from counterfoil.engine.work.reports import MessageVerifier, Reports
 from counterfoil.engine.work.sending_room import SendingRoom
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch_sizes import BatchSizer
-from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.group_commit.commit import AfterCommit, GroupCommit
 from counterfoil.store.protocol import Store
 from counterfoil.transport.exhaustion import Shortage
 
@@ -76,7 +82,8 @@ def assemble(
     slots = Slots(limits.dispatches, limits.dispatches_per_host)
     room = SendingRoom(slots, wakeups)
     lease = Lease(store, context, limits.lease_ms)
-    peers = Peers(store, context, lease, feed, wakeups, room, sizer)
+    results = Results(store, lambda: not lease.others)
+    peers = Peers(store, context, lease, feed, results, wakeups, room, sizer)
     dispatcher = Dispatcher(context, transport, signer, metrics, slots, lease, shortage, wakeups)
     checker = ValueChecker(limits.value_check_ms, limits.value_checks)
     commit = GroupCommit(
@@ -89,39 +96,39 @@ def assemble(
         batches=store.batches,
         sizer=sizer,
         prepare=dispatcher.prepare,
-        after_commit=[
-            dispatcher.after_commit,
-            log_events,
-            DueTimes(wakeups).after_commit,
-            WorkDue(wakeups, room, peers).after_commit,
-            Streams(feed).after_commit,
-        ],
+        after_commit=_handlers(dispatcher, wakeups, room, peers, feed, results, metrics),
         checker=checker,
     )
-    queries, control_queries = Queries(store, context, feed), ControlQueries(store, context)
-    readiness = Readiness(commit, store, lambda: context.node_id, shortage)
-    sweep_progress = SweepProgress()
+    queries, control_queries = Queries(store, context, results), ControlQueries(store, context)
+    effect_queries = EffectQueries(store, context)
+    readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
     return Engine(
         steps=Steps(context, commit, queries, can_verify=verifier is not None),
         flows=Flows(context, commit, queries),
         reports=Reports(context, commit, metrics, verifier),
         workflows=Workflows(context, commit, control_queries, metrics),
         approvals=Approvals(commit, control_queries, metrics),
+        reconciliations=Reconciliations(context, commit, effect_queries, metrics),
         policies=Policies(context, commit, control_queries),
         schedules=Schedules(context, commit, metrics),
         subscribers=Subscribers(store, context, commit),
-        operations=Operations(context, commit, queries, metrics, readiness, lease, sweep_progress),
+        operations=Operations(
+            context, commit, queries, effect_queries, results, metrics, readiness, lease, sweep_progress
+        ),
         queries=queries,
         control_queries=control_queries,
+        effect_queries=effect_queries,
         feed=feed,
+        results=results,
         commit=commit,
         checker=checker,
         dispatcher=dispatcher,
         cancel_caller=CancelCaller(context, commit, transport, signer, metrics, shortage),
+        prober=Prober(context, commit, transport, signer, metrics),
         notifier=Notifier(context, commit, transport, metrics, shortage, wakeups),
         lease=lease,
         peers=peers,
-        membership=Membership(lease, peers, feed, wakeups, room, sizer),
+        membership=Membership(lease, peers, feed, results, wakeups, room, sizer),
         wakeups=wakeups,
         sweep_progress=sweep_progress,
         readiness=readiness,
@@ -130,3 +137,24 @@ def assemble(
         metrics=metrics,
         slots=slots,
     )
+
+
+def _handlers(
+    dispatcher: Dispatcher,
+    wakeups: Wakeups,
+    room: SendingRoom,
+    peers: Peers,
+    feed: Feed,
+    results: Results,
+    metrics: Metrics,
+) -> list[AfterCommit]:
+    """What follows from a commit, in this order."""
+    return [
+        dispatcher.after_commit,
+        log_events,
+        DueTimes(wakeups).after_commit,
+        WorkDue(wakeups, room, peers).after_commit,
+        Streams(feed).after_commit,
+        FlowEnds(results, peers).after_commit,
+        DedupHits(metrics).after_commit,
+    ]

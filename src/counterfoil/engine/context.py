@@ -24,7 +24,7 @@ def system_clock() -> int:
 
 @dataclass(frozen=True)
 class Retention:
-    """How long flows are kept that have ended, and what they carried; None: for ever."""
+    """How long ended flows, and their payloads, are kept; None: forever."""
 
     flows_ms: int | None = None
     payloads_ms: int | None = None

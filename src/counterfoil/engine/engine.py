@@ -16,14 +16,18 @@ from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.cluster.membership import Membership
 from counterfoil.engine.cluster.peers import Peers
 from counterfoil.engine.context import EngineContext
+from counterfoil.engine.effects.probes import Prober
+from counterfoil.engine.effects.service import Reconciliations
 from counterfoil.engine.flows.service import Flows
 from counterfoil.engine.gate.workflows import Workflows
 from counterfoil.engine.operations import Operations
 from counterfoil.engine.policies.service import Policies
 from counterfoil.engine.probe import Readiness
 from counterfoil.engine.queries.control_queries import ControlQueries
+from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
 from counterfoil.engine.queries.queries import Queries
+from counterfoil.engine.queries.results import Results
 from counterfoil.engine.schedules import Schedules
 from counterfoil.engine.steps import Steps
 from counterfoil.engine.subscriptions.deliveries import Notifier
@@ -49,18 +53,22 @@ class Engine:
     reports: Reports
     workflows: Workflows
     approvals: Approvals
+    reconciliations: Reconciliations
     policies: Policies
     schedules: Schedules
     subscribers: Subscribers
     operations: Operations
     queries: Queries
     control_queries: ControlQueries
+    effect_queries: EffectQueries
     feed: Feed
+    results: Results
     # What runs by itself
     commit: GroupCommit
     checker: ValueChecker
     dispatcher: Dispatcher
     cancel_caller: CancelCaller
+    prober: Prober
     notifier: Notifier
     lease: Lease
     peers: Peers
@@ -82,11 +90,16 @@ class Engine:
         self.commit.start()
         self.context.accepting = True
 
+    def end_waiting(self) -> None:
+        """End streams and long polls by themselves: the engine is stopping."""
+        self.feed.close()
+        self.results.close()
+
     async def stop(self, grace_seconds: float) -> int:
         """Finish attempts in flight within the limit; returns how many had to be left behind."""
         self.context.accepting = False
         self.dispatcher.stop()
-        self.feed.close()
+        self.end_waiting()
         keeping = asyncio.create_task(self.lease.keep_on(), name="lease")  # attempts in flight stay this node's
         try:
             left, _ = await asyncio.gather(self.dispatcher.drain(grace_seconds), self.notifier.drain(grace_seconds))

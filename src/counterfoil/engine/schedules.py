@@ -38,8 +38,8 @@ log = structlog.get_logger(__name__)
 class PutSchedule:
     """``PUT /api/v1/schedules/{schedule_id}``. The same definition again changes nothing.
 
-    A flow that could not be started now is refused as its start would be. A schedule can be paused all the same: what
-    cannot be started any more must not keep on being fired.
+    A flow that could not be started now is refused, as its start would be. Pausing such a schedule is allowed, so that
+    an operator can stop it from being fired.
     """
 
     schedule_id: str

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from counterfoil.domain.errors import InvalidStep, UnknownStep
+from counterfoil.domain.effects.clearing import NO_CONTROL, is_controlled
+from counterfoil.domain.effects.policies import UNSAFE_ONCE
+from counterfoil.domain.errors import InvalidStep, UnknownStep, UnsafeOnceRequiresControl
 from counterfoil.domain.flows.requests import invalid_own_values
 from counterfoil.domain.records import StepVersion
 from counterfoil.domain.steps.definitions import StepDefinition
@@ -32,6 +34,11 @@ class PutStep:
         wrong = invalid_own_values(self.version.definition, unit.findings)
         if wrong:
             raise InvalidStep(errors=wrong)
+        definition = self.version.definition
+        if definition.effect.policy == UNSAFE_ONCE and not is_controlled(
+            self.version.step_id, definition, unit.policies()
+        ):
+            raise UnsafeOnceRequiresControl(errors=[{"place": "effect.policy", "message": NO_CONTROL}])
         current = unit.current_version(self.version.step_id)
         if current is None or current.version != self.version.version:
             unit.put_current(self.version.step_id, self.version)

@@ -16,6 +16,9 @@ class SweepName(StrEnum):
     SCHEDULES = "schedules"
     APPROVALS = "approvals"
     DELIVERIES = "deliveries"
+    PROBES = "probes"
+    DEDUP = "dedup"
+    FORGETTING = "forgetting"
     RETENTION = "retention"
 
 

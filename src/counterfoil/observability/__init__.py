@@ -1,1 +1,1 @@
-"""What operators see of a running engine: structured logs and metrics."""
+"""Structured logs and metrics of a running engine, for its operators."""

@@ -1,7 +1,7 @@
-"""Structured logs: pretty on a terminal, JSON otherwise, and never a receipt token or the password of a URL.
+"""Structured logs: readable lines on a terminal, JSON otherwise, never with a receipt token or a URL's password.
 
-Invariant: every record of this process, ours or a library's, passes ``redact_event`` before it is written. A token is
-a credential wherever it turns up: in a path, a message, the text of an exception, percent-encoded or not.
+Invariant: every record of this process, of the engine or of a library, passes ``redact_event`` before it is written. A
+token is a credential wherever it occurs: in a path, a message or the text of an exception, percent-encoded or not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from counterfoil.domain.urls import mask_credentials
 from counterfoil.settings import Settings
 
 ACCESS_LOGGER = "aiohttp.access"
-_QUIET_LOGGERS = ("aiosqlite", "apscheduler", "asyncio")  # their info is our debug, and aiosqlite's debug shows values
+_QUIET_LOGGERS = ("aiosqlite", "apscheduler", "asyncio")  # their info is noise here, and aiosqlite's debug shows values
 _HANDLER_NAME = "counterfoil"
 _DEEPEST = 8
 
@@ -31,19 +31,19 @@ _PERCENT = r"%(?:25)*"  # also when encoded more than once
 _SLASH = rf"(?:/|{_PERCENT}2[Ff])"
 _SEGMENT = rf"(?:(?!{_SLASH})[^\s\"'<>])+"
 _CHARACTER = rf"(?:[A-Za-z0-9_-]|{_PERCENT}[0-9A-Fa-f]{{2}})"
-# The signature of a token has 43 characters; with more glued to them it is still in there.
+# The signature of a token has 43 characters; a longer text may contain one.
 _SIGNATURE = re.compile(rf"(\.|{_PERCENT}2[Ee]){_CHARACTER}{{43,}}")
-# What stands in the place of a token is taken for one, however it looks.
+# Any text in the place of a token is treated as one.
 _WEBHOOK = re.compile(rf"({_SLASH}webhook(?:{_SLASH}+{_SEGMENT}){{2}}{_SLASH}+){_SEGMENT}")
 
 
 def redact(text: str) -> str:
-    """The text without receipt tokens and passwords in URLs; the work id in front of a signature is no secret."""
+    """The text without receipt tokens and passwords in URLs; the work id in front of a signature is not secret."""
     return _SIGNATURE.sub(rf"\1{REDACTED}", _WEBHOOK.sub(rf"\1{REDACTED}", mask_credentials(text)))
 
 
 def redact_path(path: str) -> str:
-    """The path of a request without its token: what follows the step is blanked as a whole, whatever is in it."""
+    """The path of a request without its token: everything after the step is blanked, whatever it is."""
     root, *parts = path.split("/", 4)
     if root or len(parts) < 4 or parts[0] != "webhook":
         return redact(path)
@@ -52,7 +52,7 @@ def redact_path(path: str) -> str:
 
 
 def redact_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Processor: no token in any value of the event, however deep."""
+    """Processor that removes tokens from all values of the event, at any depth."""
     return {name: value if name == "_record" else _without_tokens(value) for name, value in event.items()}
 
 
@@ -69,7 +69,7 @@ def _without_tokens(value: Any, depth: int = 0) -> Any:
 
 
 def _text_without_tokens(value: Any) -> str:
-    """Anything else is shown as text, made here: a renderer further on would make it after the redaction."""
+    """Convert any other value to text here: a renderer would do so after the redaction."""
     try:
         return redact(str(value) if not isinstance(value, (bytes, bytearray)) else repr(bytes(value)))
     except Exception:  # noqa: BLE001 (a log line must not fail because something has no text)
@@ -77,7 +77,7 @@ def _text_without_tokens(value: Any) -> str:
 
 
 class AccessLogger(AbstractAccessLogger):
-    """One structured line a request, the path without its token and without its query."""
+    """Logs one structured line for each request, with the path without its token and without its query."""
 
     def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
         structlog.stdlib.get_logger(ACCESS_LOGGER).info(
@@ -92,12 +92,12 @@ class AccessLogger(AbstractAccessLogger):
 
     @property
     def enabled(self) -> bool:
-        """Whether anybody wants the lines; the server asks once and then saves itself the trouble."""
+        """Whether access lines are logged; the server asks once, and then skips creating them."""
         return self.logger.isEnabledFor(logging.INFO)
 
 
 class _Handler(logging.Handler):
-    """Writes lines to the standard error of the moment, or to a given stream."""
+    """Writes lines to the current standard error, or to a given stream."""
 
     def __init__(self, stream: TextIO | None) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
-        """Say that a line was lost, without its message: nothing has redacted that."""
+        """Report that a line was lost, without its message, which is not redacted."""
         with suppress(Exception):
             self._write(f"a log record of {record.name} could not be written")
 
@@ -153,7 +153,7 @@ def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 def _chain(time_format: str) -> list[Processor]:
-    """What our records and those of libraries have in common; the redaction comes last, after exceptions are text."""
+    """The processors for records of the engine and of libraries; redaction comes last, when exceptions are text."""
     return [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,

@@ -1,8 +1,8 @@
 """Prometheus metrics of one engine.
 
 Each ``Metrics`` has its own registry, so that several engines in one process (or test) do not mix. The methods are
-called from hot paths, so what they count is plain numbers, put into form only when somebody asks. Labels come from
-closed sets (states, codes, sweeps) or from the registered steps, never from what a caller sent.
+called from hot paths, so they count in plain numbers, which are formatted only when the metrics are read. Labels come
+from closed sets (states, codes, sweeps) or from the registered steps, never from the input of a caller.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from counterfoil.domain.effects.policies import UNKNOWN_HOLDS
 from counterfoil.domain.states import OPEN_WORK, Decision
 from counterfoil.version import __version__
 
-# From an answer at once to a person who takes two days.
+# From an immediate response to a person who takes two days.
 _CALLBACK_BUCKETS = (0.005, 0.025, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400, 172800)
 _COMMIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class _Counts(Collector):
-    """A counter with one label. Plain integers: the hot path runs on one thread and needs no lock."""
+    """A counter with one label, in plain integers: the hot path runs on one thread and needs no lock."""
 
     def __init__(
         self, registry: CollectorRegistry, name: str, help_text: str, label: str, known: Iterable[str]
@@ -50,7 +51,7 @@ class _Counts(Collector):
 
 
 class _Spread(Collector):
-    """A histogram of plain integers, for the same reason."""
+    """A histogram in plain integers, for the same reason."""
 
     def __init__(self, registry: CollectorRegistry, name: str, help_text: str, bounds: Sequence[float]) -> None:
         self._name = f"counterfoil_{name}"
@@ -65,20 +66,20 @@ class _Spread(Collector):
         self._sum += value
 
     def collect(self) -> Iterable[Metric]:
-        """The buckets, each with all that is below its bound."""
+        """The buckets, each with the count of all values up to its bound."""
         names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         buckets = list(zip(names, accumulate(self._counts), strict=True))
         return [HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum)]
 
 
 class _OldestWaiting(Collector):
-    """The age of the oldest waiting item of each step: replaced as a whole, so that no step lingers."""
+    """The age of the oldest waiting item of each step: replaced as a whole, so that no old step remains."""
 
     def __init__(self) -> None:
         self.seconds: Mapping[str, float] = {}
 
     def collect(self) -> Iterable[Metric]:
-        """One sample a step, of the figures that stand now."""
+        """One sample for each step, from the current figures."""
         family = GaugeMetricFamily(
             "counterfoil_oldest_waiting_seconds", "Age of the oldest waiting work item, by step.", labels=["step"]
         )
@@ -87,8 +88,83 @@ class _OldestWaiting(Collector):
         return [family]
 
 
+class _ControlCounts:
+    """What the gate, reviewers, subscribers and schedules did."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.gates = _Counts(
+            registry,
+            "gate_answers_total",
+            "Answered gate calls, by decision and whether it was fresh or cached.",
+            "outcome",
+            (f"{decision}_{source}" for decision in Decision for source in ("fresh", "cached")),
+        )
+        self.approvals = _Counts(
+            registry,
+            "approval_reviews_total",
+            "Reviews and expiries of approvals, by outcome; pending: more approvals are needed.",
+            "outcome",
+            ("approved", "rejected", "expired", "pending"),
+        )
+        self.deliveries = _Counts(
+            registry,
+            "deliveries_total",
+            "Calls to subscribers, by outcome.",
+            "outcome",
+            ("delivered", "retried", "given_up"),
+        )
+        self.schedules = _Counts(
+            registry,
+            "schedule_firings_total",
+            "Firings of schedules, by outcome.",
+            "outcome",
+            ("started", "refused", "skipped"),
+        )
+
+
+class _EffectMetrics:
+    """What is measured of unknown outcomes and of results that are shared."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.settled = _Counts(
+            registry,
+            "reconciled_total",
+            "Unknown outcomes that were settled through the API, by outcome.",
+            "outcome",
+            ("applied", "not_applied", "failed"),
+        )
+        self.probes = _Counts(
+            registry,
+            "probes_total",
+            "Calls to the status_url of steps, by state.",
+            "state",
+            ("running", "done", "not_found", "unknown", "error"),
+        )
+        self.dedup_hits = Counter(
+            "counterfoil_dedup_hits_total", "Work items that reused the result of another one.", registry=registry
+        )
+        unsettled = Gauge(
+            "counterfoil_reconciliations",
+            "Work items that wait for reconciliation, by hold.",
+            ["hold"],
+            registry=registry,
+        )
+        self._unsettled = {hold: unsettled.labels(hold) for hold in sorted(UNKNOWN_HOLDS)}
+        self._oldest_unsettled = Gauge(
+            "counterfoil_oldest_reconciliation_seconds",
+            "Age of the work item that has waited longest for reconciliation; 0: none waits.",
+            registry=registry,
+        )
+
+    def set_unsettled(self, by_hold: Mapping[str, tuple[int, float]]) -> None:
+        """By hold, how many items wait and the age of the oldest; a hold that is not given has none."""
+        for hold, gauge in self._unsettled.items():
+            gauge.set(by_hold.get(hold, (0, 0.0))[0])
+        self._oldest_unsettled.set(max((age for _, age in by_hold.values()), default=0.0))
+
+
 class Metrics:
-    """What the engine counts and measures, under the names that dashboards rely on."""
+    """The counters and measurements of the engine, under the names that dashboards rely on."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -100,39 +176,20 @@ class Metrics:
             "verdict",
             ("accepted", "stale", "duplicate"),
         )
+        self._completion_requests = _Counts(
+            registry,
+            "completion_requests_total",
+            "Requests to the completion webhook, by path through the server: fast (the express lane) or ordinary.",
+            "path",
+            ("fast", "ordinary"),
+        )
         self._sweeps = _Counts(registry, "sweeps_total", "Sweep runs, by sweep.", "sweep", ())
         self._swept = _Counts(registry, "swept_items_total", "Items handled by the sweeps, by sweep.", "sweep", ())
         self._cancel_calls = _Counts(
             registry, "cancel_calls_total", "Calls to the cancel_url of steps, by outcome.", "outcome", ()
         )
-        self._gates = _Counts(
-            registry,
-            "gate_answers_total",
-            "Answered gate calls, by decision and whether it was fresh or cached.",
-            "outcome",
-            (f"{decision}_{source}" for decision in Decision for source in ("fresh", "cached")),
-        )
-        self._approvals = _Counts(
-            registry,
-            "approval_reviews_total",
-            "Reviews and expiries of approvals, by outcome; pending: more approvals are needed.",
-            "outcome",
-            ("approved", "rejected", "expired", "pending"),
-        )
-        self._deliveries = _Counts(
-            registry,
-            "deliveries_total",
-            "Calls to subscribers, by outcome.",
-            "outcome",
-            ("delivered", "retried", "given_up"),
-        )
-        self._schedules = _Counts(
-            registry,
-            "schedule_firings_total",
-            "Firings of schedules, by outcome.",
-            "outcome",
-            ("started", "refused", "skipped"),
-        )
+        self._control = _ControlCounts(registry)
+        self._effects = _EffectMetrics(registry)
         self._connections = _Counts(
             registry,
             "connections_ended_total",
@@ -150,19 +207,21 @@ class Metrics:
         self._batch_size = _Spread(registry, "batch_size", "Number of commands in a commit.", _BATCH_BUCKETS)
         self._commit = _Spread(registry, "commit_seconds", "Duration of a commit.", _COMMIT_BUCKETS)
         self._backlog = Gauge("counterfoil_backlog", "Commands waiting for a commit.", registry=registry)
+        self._waiting_polls = Gauge("counterfoil_waiting_polls", "Long polls waiting for a result.", registry=registry)
         work = Gauge("counterfoil_work_items", "Open work items, by state.", ["state"], registry=registry)
         self._work = {status.value: work.labels(status.value) for status in OPEN_WORK}
         self._oldest = _OldestWaiting()
         registry.register(self._oldest)
         ProcessCollector(registry=registry)
-        build = Gauge(
-            "counterfoil_build_info", "Version information; always 1.", ["version", "python"], registry=registry
-        )
-        build.labels(__version__, platform.python_version()).set(1)
+        _tell_build(registry)
 
     def completed(self, verdict: str, count: int = 1) -> None:
         """A worker's report was answered: ``accepted``, ``stale``, ``duplicate``, or the code of an error."""
         self._completions.add(verdict.lower(), count)
+
+    def completion_arrived(self, path: str) -> None:
+        """A completion was received: ``fast``: taken by the express lane, or ``ordinary``."""
+        self._completion_requests.add(path)
 
     def dispatched(self, outcome: str) -> None:
         self._dispatches.add(outcome)
@@ -175,7 +234,7 @@ class Metrics:
         self._commit.observe(seconds)
 
     def swept(self, name: str, items: int) -> None:
-        """A sweep has run, and dealt with so many items (none is fine)."""
+        """Count a run of a sweep and the number of items that it handled, which may be 0."""
         self._sweeps.add(name)
         self._swept.add(name, items)
 
@@ -187,21 +246,34 @@ class Metrics:
 
     def delivered(self, outcome: str) -> None:
         """A subscriber was called."""
-        self._deliveries.add(outcome)
+        self._control.deliveries.add(outcome)
 
     def schedule_fired(self, outcome: str, ticks: int = 1) -> None:
-        self._schedules.add(outcome, ticks)
+        self._control.schedules.add(outcome, ticks)
 
     def gated(self, decision: str, source: str) -> None:
         """A call of the gate was answered."""
-        self._gates.add(f"{decision}_{source}")
+        self._control.gates.add(f"{decision}_{source}")
 
     def reviewed(self, status: str) -> None:
-        """People decided, or did not in time; ``pending``: others must agree as well."""
-        self._approvals.add(status)
+        """An approval was reviewed or has expired; ``pending``: more approvals are needed."""
+        self._control.approvals.add(status)
+
+    def reconciled(self, outcome: str) -> None:
+        self._effects.settled.add(outcome)
+
+    def probed(self, state: str) -> None:
+        self._effects.probes.add(state)
+
+    def dedup_hit(self, count: int = 1) -> None:
+        self._effects.dedup_hits.inc(count)
+
+    def set_reconciliations(self, by_hold: Mapping[str, tuple[int, float]]) -> None:
+        """By hold, how many items wait and the age of the oldest; a hold that is not given has none."""
+        self._effects.set_unsettled(by_hold)
 
     def connection_ended(self, reason: str) -> None:
-        """The engine ended a connection by itself."""
+        """The engine itself closed a connection."""
         self._connections.add(reason)
 
     def set_connections(self, count: int) -> None:
@@ -210,15 +282,23 @@ class Metrics:
     def set_backlog(self, commands: int) -> None:
         self._backlog.set(commands)
 
+    def set_waiting_polls(self, count: int) -> None:
+        self._waiting_polls.set(count)
+
     def set_work_by_state(self, counts: Mapping[str, int]) -> None:
-        """All states at once; a state that is not given has no items."""
+        """Set all states at once; a state that is not given has no items."""
         for state, gauge in self._work.items():
             gauge.set(counts.get(state, 0))
 
     def set_oldest_waiting(self, seconds: Mapping[str, float]) -> None:
-        """All steps at once, with the age of each one's oldest item; a step that is not given has none."""
+        """Set the age of the oldest waiting item for all steps at once; a step that is not given has none."""
         self._oldest.seconds = dict(seconds)
 
     def render(self) -> tuple[bytes, str]:
-        """The exposition, and its content type."""
+        """The metrics in text form, and their content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+def _tell_build(registry: CollectorRegistry) -> None:
+    build = Gauge("counterfoil_build_info", "Version information; always 1.", ["version", "python"], registry=registry)
+    build.labels(__version__, platform.python_version()).set(1)

@@ -20,15 +20,17 @@ from counterfoil.server.routes import EngineFacade, Handler, Route
 from counterfoil.server.routes.approvals import approval_routes
 from counterfoil.server.routes.docs_page import docs_routes, openapi_route
 from counterfoil.server.routes.flows import flow_routes
+from counterfoil.server.routes.gate.checkpoints import checkpoint_routes
+from counterfoil.server.routes.gate.steps import workflow_step_routes
+from counterfoil.server.routes.gate.workflows import workflow_routes
 from counterfoil.server.routes.operations import operations_routes
 from counterfoil.server.routes.policies import policy_routes
+from counterfoil.server.routes.reconciliations import reconciliation_routes
 from counterfoil.server.routes.schedules import schedule_routes
 from counterfoil.server.routes.steps import step_routes
 from counterfoil.server.routes.subscriptions import subscription_routes
 from counterfoil.server.routes.webhook import webhook_routes
 from counterfoil.server.routes.work import work_routes
-from counterfoil.server.routes.workflow_steps import workflow_step_routes
-from counterfoil.server.routes.workflows import workflow_routes
 from counterfoil.server.throttle import KeyThrottle
 from counterfoil.settings import Settings
 
@@ -55,8 +57,10 @@ def api_routes(engine: EngineFacade) -> list[Route]:
         *work_routes(engine),
         *schedule_routes(engine),
         *workflow_step_routes(engine),
+        *checkpoint_routes(engine),
         *workflow_routes(engine),
         *approval_routes(engine),
+        *reconciliation_routes(engine),
         *policy_routes(engine),
         *subscription_routes(engine),
         *operations_routes(engine),
@@ -132,7 +136,7 @@ def _waiting_ends(engine: EngineFacade, throttle: KeyThrottle) -> Callable[[web.
     """When the server stops, streams, long polls and delayed answers end by themselves instead of being cut off."""
 
     async def end_waiting(app: web.Application) -> None:  # noqa: ARG001
-        engine.feed.close()
+        engine.end_waiting()
         throttle.release()
 
     return end_waiting

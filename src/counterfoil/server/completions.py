@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from counterfoil.domain.errors import CounterfoilError
 from counterfoil.engine.work.complete import Completion
 
 Resolve = Callable[[Completion | CounterfoilError], None]
 Headers = Callable[[], Mapping[str, str]]
-Take = Callable[[bytes, bytes, bytes, Headers, bytes, Resolve], bool]
-"""Flow id, step id, token, headers if they are needed, body, and the callback: True when the completion was taken.
 
-A completion that is taken has a valid receipt, and so ids of plain characters: the fast path does not check them.
-"""
+
+class CompletionIntake(Protocol):
+    """Takes completions from the fast path, in two steps: the receipt is known before the body has arrived."""
+
+    @property
+    def max_body_bytes(self) -> int: ...
+
+    def work_id_of(self, flow_id: bytes, step_id: bytes, token: bytes) -> str | None:
+        """The work item of a valid receipt; None: the request must take the ordinary path.
+
+        A valid receipt has ids of plain characters: the fast path does not check them.
+        """
+        ...
+
+    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
+        """Submit a completion if nothing can refuse it before the commit; ``resolve`` is called after the commit.
+
+        False: nothing was submitted, the request must take the ordinary path. ``headers`` is called if they are needed.
+        """
+        ...
 
 
 def completion_text(completion: Completion, flow_id: str, step_id: str) -> str:

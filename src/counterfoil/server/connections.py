@@ -34,6 +34,8 @@ LEAVING_SECONDS = 1.0
 """How long a refused client has to read the refusal."""
 TOLD_AGAIN_SECONDS = 5.0
 LONGEST_INTERVAL_SECONDS = 1.0
+LATE = 1.5
+"""A sweep that begins after so many intervals is late: the event loop was blocked."""
 EVICTED_TOGETHER = 64
 """One connection in so many is evicted at a time: the search for those that waited longest looks at all of them."""
 
@@ -136,11 +138,13 @@ class Connections:
         self._shortage = Shortage("connections")
         self._told = -TOLD_AGAIN_SECONDS
         self._evicted = self._refused = 0
+        self._is_late = False
+        """The last sweep was left out. No two in a row are, however busy the loop is."""
         self._next: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._next = loop.call_later(self.limits.interval, self._run, loop)
+        self._next = loop.call_later(self.limits.interval, self._run, loop, loop.time())
 
     def stop(self) -> None:
         if self._next is not None:
@@ -192,10 +196,13 @@ class Connections:
         if self._metrics is not None:
             self._metrics.set_connections(len(self._open))
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._next = loop.call_later(self.limits.interval, self._run, loop)
+    def _run(self, loop: asyncio.AbstractEventLoop, last: float) -> None:
         now = loop.time()
-        self.sweep(now)
+        self._next = loop.call_later(self.limits.interval, self._run, loop, now)
+        # If the loop was blocked, what clients have sent meanwhile may not have been read: the next sweep judges them.
+        self._is_late = not self._is_late and now - last > LATE * self.limits.interval
+        if not self._is_late:
+            self.sweep(now)
         try:
             take_one()
         except OSError:  # also while no client connects

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from counterfoil.domain.errors import BadRequest, InvalidInput
 from counterfoil.domain.gate.requests import MOST_KEY_CHARACTERS
 from counterfoil.domain.states import ApprovalStatus
-from counterfoil.server.requests import Cursor, Limit, Query, label_text, parse_body, read_body, require_json, validate
+from counterfoil.server.requests import (
+    Cursor,
+    LenientQuery,
+    Limit,
+    Offset,
+    Query,
+    label_text,
+    parse_body,
+    read_body,
+    require_json,
+    validate,
+)
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class WorkflowFilters(Query):
+class WorkflowFilters(LenientQuery):
     status: Annotated[
         Literal["in_progress", "completed", "failed", "aborted"] | None, Field(description="only entries in this state")
     ] = None
@@ -28,9 +39,16 @@ class WorkflowFilters(Query):
     ] = None
     cursor: Cursor
     limit: Limit = 20
+    offset: Offset = 0
+
+    @model_validator(mode="after")
+    def _begins_at_one_place(self) -> Self:
+        if self.cursor is not None and self.offset:
+            raise ValueError("offset: not together with cursor, which says where the page begins")
+        return self
 
 
-class GateQuery(Query):
+class GateQuery(LenientQuery):
     include_prior_output: Annotated[
         str | None, Field(max_length=16, description="`true`: the answer includes the output of an earlier attempt")
     ] = None
@@ -43,8 +61,9 @@ class ApprovalFilters(Query):
     limit: Limit = 100
 
 
-class PendingLimit(Query):
+class PendingPaging(LenientQuery):
     limit: Limit = 20
+    offset: Offset = 0
 
 
 class ControlPaging(Query):

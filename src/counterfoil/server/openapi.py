@@ -50,6 +50,7 @@ TAGS = {
     "flows": "One run towards its goals.",
     "webhook": "Where workers report. The receipt is the credential: no API key is needed.",
     "work": "The units of work that were sent out, each with one receipt and one outcome.",
+    "reconciliations": "Work items whose outcome is unknown, and that are never repeated without being settled.",
     "journal": "Every change is an event; read them page by page, or follow them live.",
     "schedules": "Flows that start by the calendar, or at an interval.",
     "workflows": "Runs of agents: an agent calls the gate before each step, and reports its outcome.",
@@ -126,10 +127,9 @@ def _operation(route: Route, references: _References, *, with_keys: bool) -> dic
         "operationId": route.name,
         "tags": [route.tag],
         "summary": route.summary,
+        "description": route.description,
         "responses": _responses(route, references, with_keys=with_keys),
     }
-    if route.description:
-        operation["description"] = route.description
     parameters = [*_path_parameters(route.path), *_query_parameters(route.query), *_header_parameters(route)]
     if parameters:
         operation["parameters"] = parameters

@@ -285,6 +285,7 @@ class PlainRunner:
             shutdown_timeout=shutdown_timeout,
             lingering_time=LINGERING_SECONDS,
             keepalive_timeout=NEVER_SECONDS,
+            auto_decompress=False,  # server/bodies/content_codings.py does it
         )
 
     async def setup(self) -> None:

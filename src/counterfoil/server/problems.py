@@ -56,6 +56,7 @@ STATUSES: dict[type[CounterfoilError], int] = {
 """An entry holds for all subclasses; the nearest one counts."""
 
 RETRY_AFTER_SECONDS = 1
+NO_TRAILING_SLASH = "no such path: no path of this API ends with a slash; GET /openapi.json lists all paths"
 CHALLENGES = ('Bearer realm="counterfoil"', 'Basic realm="counterfoil", charset="UTF-8"')
 
 
@@ -76,6 +77,8 @@ def problem_response(error: CounterfoilError) -> web.Response:
             response.headers.add("WWW-Authenticate", challenge)
     elif isinstance(error, MethodNotAllowed):
         response.headers["Allow"] = ", ".join(sorted(error.details.get("allowed", ())))
+    elif isinstance(error, UnsupportedMediaType) and "content_encodings" in error.details:
+        response.headers["Accept-Encoding"] = ", ".join(error.details["content_encodings"])
     elif isinstance(error, Unavailable):
         response.headers["Retry-After"] = str(error.details.get("retry_after", RETRY_AFTER_SECONDS))
     elif isinstance(error, PayloadTooLarge | BadRequest | RequestTimeout | UndecodableResult):
@@ -99,7 +102,7 @@ def answer_for(error: Exception, request: web.BaseRequest) -> web.StreamResponse
     if isinstance(error, CounterfoilError):
         return problem_response(error)
     if isinstance(error, web.HTTPException):
-        return _answer_for_http(error)
+        return _answer_for_http(error, request)
     if isinstance(error, UnicodeError) and "Expect" in request.headers:
         return problem_response(BadRequest())  # aiohttp cannot write its refusal of an expectation that is no text
     log.error("request_failed", route=_route_of(request), exc_info=error)
@@ -114,12 +117,13 @@ def _route_of(request: web.BaseRequest) -> str:
     return f"{request.method} {resource.canonical}" if resource is not None else "no route"
 
 
-def _answer_for_http(error: web.HTTPException) -> web.StreamResponse:
+def _answer_for_http(error: web.HTTPException, request: web.BaseRequest) -> web.StreamResponse:
     """Errors of aiohttp: no route, another method, an expectation. The texts of aiohttp repeat the request."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         return problem_response(MethodNotAllowed(allowed=sorted(error.allowed_methods)))
     if isinstance(error, web.HTTPNotFound):
-        return problem_response(UnknownRoute())
+        slash = len(request.path) > 1 and request.path.endswith("/")
+        return problem_response(UnknownRoute(NO_TRAILING_SLASH) if slash else UnknownRoute())
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return problem_response(PayloadTooLarge())
     if error.status < 500:

@@ -17,11 +17,14 @@ from counterfoil.domain.flows.requests import StepId
 from counterfoil.domain.jsontext import JsonError, accept_json
 from counterfoil.domain.states import FlowStatus, WorkStatus
 from counterfoil.domain.time import wire_time
+from counterfoil.server.bodies.content_codings import coding_of, decode
+from counterfoil.server.bodies.media_types import refusal_of_type
 
 MAX_ERRORS = 50
 MAX_PLACE_CHARACTERS = 64
 MAX_WAIT_SECONDS = 60.0
 MAX_SEQUENCE = 10**18 - 1
+MAX_OFFSET = 10**12
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -29,14 +32,21 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def require_json(request: web.Request) -> None:
-    """Refuse a body of another media type than ``application/json`` (parameters are fine)."""
-    media_type = request.headers.get("Content-Type", "")
-    if media_type != "application/json" and media_type.partition(";")[0].strip().lower() != "application/json":
-        raise UnsupportedMediaType
+    """Refuse a body of another media type than JSON, or in another charset than UTF-8."""
+    refusal = refusal_of_type(request.headers.get("Content-Type", ""))
+    if refusal is not None:
+        raise UnsupportedMediaType(refusal)
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """The whole body. Over the limit it raises PayloadTooLarge, at once when the length was announced."""
+    """The whole body, decompressed. Over the limit it raises PayloadTooLarge, at once when the length was announced."""
+    encoding = request.headers.getall("Content-Encoding", ())
+    coding = coding_of(", ".join(encoding)) if encoding else None
+    body = await _read_content(request, limit)
+    return body if coding is None or not body else decode(body, coding, limit)
+
+
+async def _read_content(request: web.Request, limit: int) -> bytes:
     announced = request.content_length
     if announced is not None and announced > limit:
         raise PayloadTooLarge(limit_bytes=limit)
@@ -52,7 +62,7 @@ async def read_body(request: web.Request, limit: int) -> bytes:
             pieces.append(piece)
             size += len(piece)
     except (web.RequestPayloadError, HttpProcessingError):
-        raise BadRequest("the body is not framed or encoded as its headers say") from None
+        raise BadRequest("the body is not framed as its headers say") from None
     if size > limit:
         raise PayloadTooLarge(limit_bytes=limit)
     return b"".join(pieces)
@@ -168,6 +178,11 @@ _LABEL_SCHEMA = WithJsonSchema({"type": "string", "pattern": "^[^:]+:"})
 _WAIT_SCHEMA = WithJsonSchema({"type": "number", "minimum": 0})
 
 Limit = Annotated[int, Field(ge=1, le=1000, description="maximum number of entries"), BeforeValidator(_integer)]
+Offset = Annotated[
+    int,
+    Field(ge=0, le=MAX_OFFSET, description="how many entries to leave out at the beginning of the list"),
+    BeforeValidator(_integer),
+]
 Cursor = Annotated[
     str | None,
     Field(default=None, max_length=1024, description="`next_cursor` of the page before; absent: from the start"),
@@ -178,6 +193,12 @@ class Query(BaseModel):
     """Query parameters: each at most once, an empty one is an absent one, an unknown one is refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LenientQuery(Query):
+    """The same, where an unknown parameter is ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class FlowFilters(Query):
@@ -208,7 +229,11 @@ class WorkFilters(Query):
         ),
     ] = None
     step: Annotated[StepId | None, Field(description="only work of this step")] = None
-    overdue: Annotated[bool, BeforeValidator(_flag), Field(description="only work past its deadline")] = False
+    overdue: Annotated[
+        bool,
+        BeforeValidator(_flag),
+        Field(description="only work that is due for an attempt, or past a deadline that was not enforced"),
+    ] = False
     cursor: Cursor
     limit: Limit = 100
 
@@ -246,7 +271,8 @@ QueryModel = TypeVar("QueryModel", bound=Query)
 def read_query(request: web.Request, model: type[QueryModel]) -> QueryModel:
     """The query parameters of a request; InvalidInput with the place of each that is wrong."""
     given = request.query
-    repeated = sorted({name for name in given if len(given.getall(name)) > 1})
+    read = model.model_fields if model.model_config.get("extra") == "ignore" else given
+    repeated = sorted({name for name in given if name in read and len(given.getall(name)) > 1})
     if repeated:
         raise InvalidInput(errors=[{"place": _segment(name), "message": "is given twice"} for name in repeated])
     return validate(model, {name: text for name, text in given.items() if text}, InvalidInput)

@@ -2,7 +2,8 @@
 
 The journal in the store is the only source; the feed is merely a bell that says when to look again. A stream
 subscribes before its first read, so what is committed in between rings the bell, and a slow client reads later
-instead of being buffered for.
+instead of being buffered for. Between two rings nothing is read, and one read follows a ring, or a few if it brought
+more than a page.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Iterable, Iterator
 
 from aiohttp import web
 
-from counterfoil.domain.errors import UnknownFlow
-from counterfoil.domain.journal.events import EventType
+from counterfoil.domain.journal.event_types import FLOW_STATUS_OF
+from counterfoil.domain.states import FINAL_FLOWS, FlowStatus
 from counterfoil.engine.queries.feed import FeedReader
+from counterfoil.engine.queries.queries import StreamedEvent
 from counterfoil.server.connections import connection_of
 from counterfoil.server.requests import last_event_id
 from counterfoil.server.routes import EngineFacade
@@ -25,15 +27,14 @@ KEEP_ALIVE_SECONDS = 15.0
 GATHER_SECONDS = 0.02
 """How long the stream over all flows waits for further commits: a busy engine makes thousands a second."""
 WRITE_BYTES = 65_536
-
-FINAL_EVENTS: frozenset[str] = frozenset({EventType.FLOW_COMPLETED, EventType.FLOW_FAILED, EventType.FLOW_CANCELLED})
+_STATES: dict[str, FlowStatus] = {kind.value: status for kind, status in FLOW_STATUS_OF.items()}
 
 
 async def flow_stream(request: web.Request, engine: EngineFacade, flow_id: str) -> web.StreamResponse:
     """One flow's journal from its beginning; ends after the event that ended the flow."""
     seen = last_event_id(request) or 0
     with engine.feed.subscribe(flow_id) as subscription:
-        _, over = await engine.queries.result(flow_id, 0)  # raises for an unknown flow
+        over = await engine.queries.has_ended(flow_id)  # raises for an unknown flow
         stream = _Stream(request, engine, subscription, flow_id)
         await stream.follow(seen, over=over)
     return stream.response
@@ -80,46 +81,42 @@ class _Stream:
                 return
             await self.response.write(b"retry: 3000\n\n")
             while not self._engine.feed.closed:
-                rows = await self._engine.queries.journal_after(seen, self._flow_id, BATCH)
-                if rows:
-                    seen = rows[-1][0]
-                    for text in _texts(rows):
-                        await self.response.write(text)
-                    over = over or any(kind in FINAL_EVENTS for _, kind, _ in rows)
-                elif self._is_half_closed() or (over and await self._is_over()):
+                events, more = await self._engine.queries.journal_after(seen, self._flow_id, BATCH)
+                for text in _texts(events):
+                    await self.response.write(text)
+                if events:
+                    seen = events[-1][0]
+                    over = self._flow_id is not None and _is_over(events, before=over)
+                elif more:  # held back until another transaction has ended
+                    await asyncio.sleep(GATHER_SECONDS)
+                if more or (over and self._subscription.take()):  # what comes now may be a redrive
+                    continue
+                if over or self._is_half_closed():
                     break
-                else:
-                    over = False
-                    await self._wait()
+                await self._wait()
 
     def _is_half_closed(self) -> bool:
         """Whether the client sends nothing more: most likely it has left, and if not, it has all events so far."""
         return self._connection is not None and self._connection.half_closed
 
-    async def _is_over(self) -> bool:
-        """Looked up rather than concluded: a flow that ended may have been redriven."""
-        if self._flow_id is None:
-            return False
-        try:
-            _, over = await self._engine.queries.result(self._flow_id, 0)
-        except UnknownFlow:  # it was pruned meanwhile
-            return True
-        return over
-
     async def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        await self._subscription.wait(KEEP_ALIVE_SECONDS)
-        if loop.time() - began >= KEEP_ALIVE_SECONDS - 0.5:  # timers may fire a moment early
+        """Wait for a commit that brings an event. Nothing is read before: what other nodes commit rings, too."""
+        while not await self._subscription.wait(KEEP_ALIVE_SECONDS):
             await self.response.write(b": keep-alive\n\n")
-        elif self._flow_id is None:
+        if self._flow_id is None:
             await asyncio.sleep(GATHER_SECONDS)
 
 
-def _texts(rows: Iterable[tuple[int, str, bytes]]) -> Iterator[bytes]:
+def _is_over(events: Iterable[StreamedEvent], *, before: bool) -> bool:
+    """Whether the flow of these events has ended: one that failed may have been redriven. ``before``: until them."""
+    states = [_STATES[kind] for _, kind, _ in events if kind in _STATES]
+    return states[-1] in FINAL_FLOWS if states else before
+
+
+def _texts(events: Iterable[StreamedEvent]) -> Iterator[bytes]:
     """The events as text, in pieces of a size that suits one write."""
     text = bytearray()
-    for seq, kind, document in rows:
+    for seq, kind, document in events:
         text += b"id: %d\nevent: %b\ndata: %b\n\n" % (seq, kind.encode(), document)
         if len(text) >= WRITE_BYTES:
             yield bytes(text)

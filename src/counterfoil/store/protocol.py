@@ -15,7 +15,11 @@ LONG_BYTES = 64 * 1024
 
 
 class Page(NamedTuple):
-    """The first rows of an answer. ``full``: it ends for its size, so there may be more behind the last row."""
+    """The first rows of an answer.
+
+    ``full``: there may be more behind the last row. It ends for its size, or what follows is held back for a moment
+    (store/postgres/journal_tail.py).
+    """
 
     rows: list[Row]
     full: bool

@@ -1,4 +1,4 @@
-"""What tests of programs around the engine need: a step endpoint to program and a clock to move.
+"""Tools for tests of programs that use the engine: a programmable step endpoint and a controllable clock.
 
 Nothing in production imports this package.
 """

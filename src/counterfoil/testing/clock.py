@@ -1,4 +1,4 @@
-"""A clock that a test moves: it runs with the real time, and jumps forward when told to."""
+"""A clock for tests: it runs with real time, and can be moved forward."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from counterfoil.domain.time import Clock
 class MovableClock:
     """A ``Clock`` (milliseconds since 1970, UTC) that never goes backwards.
 
-    It keeps running with the real time, so that what waits for milliseconds still ends by itself; ``advance``
-    skips what a test has no patience for. A task that waits on a timer of the event loop is not woken by a jump:
-    the engine's sweeps look at this clock at their next round.
+    It keeps running with real time, so that waits of some milliseconds still end by themselves; ``advance`` skips
+    longer ones. A task that waits on a timer of the event loop is not woken by a jump: the engine's sweeps read this
+    clock at their next round.
     """
 
     def __init__(self, start_ms: int | None = None) -> None:
@@ -32,5 +32,5 @@ class MovableClock:
 
 
 def _is_a_clock(clock: MovableClock) -> Clock:
-    """Checked by the type checker: the movable clock can stand wherever the engine takes a clock."""
+    """For the type checker: a movable clock can be used wherever the engine takes a clock."""
     return clock

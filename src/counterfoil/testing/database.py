@@ -1,4 +1,4 @@
-"""The database under a simulated engine: a SQLite file, or a PostgreSQL database of its own."""
+"""The database of a simulated engine: a SQLite file or a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from counterfoil.store.sqlite.doctor import examine
 from counterfoil.store.sqlite.store import SqliteStore
 
 LEASE_MS = 3_600_000
-"""No test waits for a lease: it holds longer than any test, and a crash ends it."""
+"""Longer than any test: a lease ends only when its node is stopped or crashed."""
 
 
 class Database(Protocol):
-    """What differs between the stores: how one is opened, and what a dead process leaves behind in it."""
+    """The differences between the stores: how one is opened, and what a crashed process leaves behind in it."""
 
     lease_ms: int | None
     """How long a node holds its lease; None: the store needs none."""
@@ -29,16 +29,16 @@ class Database(Protocol):
         ...
 
     async def bury(self, node_id: str) -> None:
-        """Let as much time pass after a crash as it takes until another process may have what this one was sending."""
+        """After a crash, end what keeps other processes from reclaiming the in-flight attempts of this node."""
         ...
 
     def examine(self, defaults: WorkDefaults) -> list[Finding]:
-        """What the doctor finds; the database may be in use."""
+        """The findings of the doctor; the database may be in use."""
         ...
 
 
 class SqliteDatabase:
-    """A file. Its lock went with the process, so there is nothing to wait for."""
+    """A SQLite file. Its lock ended with the process, so there is nothing to wait for."""
 
     lease_ms: int | None = None
 
@@ -56,10 +56,10 @@ class SqliteDatabase:
 
 
 class PostgresDatabase:
-    """A database on a server, whose clock no test can move.
+    """A database on a PostgreSQL server, which has a clock that no test can move.
 
-    So a burial does what time would do: the server notices that the connections are gone and undoes what they had not
-    committed, and the lease ends. Connections are known by a name that they share with no other simulator's.
+    So ``bury`` does what would happen in time: the server ends the connections and rolls back what they had not
+    committed, and the lease expires. The connections of each simulator have a unique application name.
     """
 
     lease_ms: int | None = LEASE_MS
@@ -93,7 +93,7 @@ class PostgresDatabase:
 
 
 def database_at(place: Path | str) -> Database:
-    """A ``postgresql://`` URL is one, everything else is the path of a file."""
+    """The database at a ``postgresql://`` URL; any other place is the path of a file."""
     if isinstance(place, str) and is_postgres_url(place):
         return PostgresDatabase(place)
     return SqliteDatabase(Path(place))

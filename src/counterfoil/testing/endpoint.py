@@ -1,4 +1,4 @@
-"""A step endpoint to program: a real HTTP server that answers as told and remembers what it was sent.
+"""A programmable step endpoint: a real HTTP server that answers as told and records its requests.
 
     async with StepEndpoint() as endpoint:
         endpoint.answer("/transcribe", Answer(status=503), Answer())      # fails once, then takes the work
@@ -25,13 +25,13 @@ from aiohttp import web
 DEFAULT_WAIT_SECONDS = 10.0
 
 Fault = Literal["cut", "cut_body", "silent"]
-"""What goes wrong instead of an answer: the connection is cut after the request was read, cut in the middle of the
-answer's body, or kept open without ever answering."""
+"""A fault in place of an answer: the connection is closed after the request was read, closed in the middle of the
+response body, or kept open without an answer."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer. ``body`` may be text, bytes, or anything that is JSON; ``until`` delays it until the event is set."""
+    """One answer. ``body`` may be text, bytes or any JSON value; ``until`` delays it until the event is set."""
 
     status: int = 200
     body: Any = None
@@ -52,7 +52,7 @@ class Answer:
 class Received:
     """One request as it arrived.
 
-    ``at`` is ``time.monotonic()`` when its body had been read, ``peer`` the address of the connection's other end.
+    ``at`` is ``time.monotonic()`` when its body had been read, ``peer`` the remote address of the connection.
     """
 
     method: str
@@ -90,13 +90,14 @@ class Received:
 
 
 Programme = Answer | Callable[[Received], Awaitable[Answer]]
-"""What a path does: a fixed answer, or a coroutine function that makes one from the request."""
+"""What a path does: a fixed answer, or a coroutine function that creates one from the request."""
 
 
 class StepEndpoint:
     """Serves on a free loopback port while its ``async with`` block runs, and records every request.
 
-    Invariant: a request is recorded before it is answered, so a test that saw an effect of the answer finds it.
+    Invariant: a request is recorded before it is answered, so a test that sees an effect of the answer also finds the
+    request.
     """
 
     def __init__(self, host: str = "127.0.0.1") -> None:
@@ -125,25 +126,25 @@ class StepEndpoint:
             await self._runner.cleanup()
 
     def url(self, path: str) -> str:
-        """The address of a path of this endpoint."""
+        """The URL of a path of this endpoint."""
         return f"http://{self._host}:{self.port}{path}"
 
     def answer(self, path: str, *programme: Programme) -> None:
-        """Answer this path so, one after the other; the last one stays."""
+        """Set the answers of this path, one after the other; the last one is repeated."""
         if not programme:
             raise ValueError("give at least one answer")
         self._programmes[path] = list(programme)
 
     def requests(self, path: str) -> list[Received]:
-        """What this path has received so far."""
+        """The requests that this path has received so far."""
         return list(self._requests[path])
 
     def all_requests(self) -> list[Received]:
-        """What any path has received so far, in the order of arrival."""
+        """The requests that any path has received so far, in the order of arrival."""
         return sorted((each for requests in self._requests.values() for each in requests), key=lambda each: each.at)
 
     async def received(self, path: str, count: int = 1, within: float = DEFAULT_WAIT_SECONDS) -> Received:
-        """Wait for the count-th request of a path and return it; raises TimeoutError when it does not come."""
+        """Wait for the count-th request of a path and return it; raises TimeoutError if it does not arrive."""
         seen = self._requests[path]
         try:
             async with asyncio.timeout(within), self._arrived:

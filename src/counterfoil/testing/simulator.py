@@ -1,4 +1,4 @@
-"""A whole engine in a test's hand: its database is real, its network, its clock and its crashes are the test's.
+"""A simulator for tests: a whole engine on a real database, with its network, clock and crashes under control.
 
     async with Simulator(tmp_path / "counterfoil.db") as simulator:     # or "postgresql://localhost/some_database"
         await simulator.engine.steps.put("resize", StepDefinition(endpoint="http://worker/resize"))
@@ -10,12 +10,13 @@
         await simulator.crash()
         await simulator.start()                             # another process, the same database
 
-Nothing happens by itself: no sweep runs and no time passes unless the test says so. What a commit makes ready is on
-the (simulated) wire when the command that committed it returns.
+Nothing happens by itself: no sweep runs and no time passes unless the test says so. When a command returns, the
+requests that its commit made ready have been sent on the simulated network.
 
-On PostgreSQL the database must be the test's own; its schema is made where there is none. Leases are counted by the
-server's clock, which the simulated one does not move: a lease holds until the engine is stopped or crashed, and a crash
-is told only after the lease has ended, so that the next process finds what the dead one was sending.
+On PostgreSQL the test must own the database; its schema is created if there is none. Leases are measured by the
+server's clock, which the simulated clock does not move: a lease lasts until the engine is stopped or crashed, and
+``crash`` returns only after the lease has ended, so that the next process finds the in-flight attempts of the crashed
+one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ SWEEP_LIMIT = 256
 
 
 class StillClock:
-    """A clock that stands still until it is moved, so that a test can name every moment."""
+    """A clock that stands still until it is moved, so that a test controls every time."""
 
     def __init__(self, now: int = START_MS) -> None:
         self.now = now
@@ -59,14 +60,14 @@ class StillClock:
         return self.now
 
     def advance(self, milliseconds: int) -> int:
-        """Move on and return the new time."""
+        """Move the clock forward and return the new time."""
         self.now += milliseconds
         return self.now
 
 
 @dataclass(eq=False)
 class Call:
-    """One request on the simulated wire; it waits until the test answers it, or until its sender is gone."""
+    """One request on the simulated network; it waits until the test answers it, or until its sender has ended."""
 
     url: str
     body: dict[str, Any]
@@ -95,23 +96,23 @@ class Call:
 
 
 def answered(status: int = 200, body: Any = None, retry_after_ms: int | None = None) -> Reply:
-    """The endpoint answered; ``body`` may be bytes, or anything that is JSON."""
+    """The endpoint answered; ``body`` may be bytes or any JSON value."""
     content = b"" if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
     return Reply(SendOutcome.ANSWERED, status, retry_after_ms, content)
 
 
 def connection_refused() -> Reply:
-    """Nothing was delivered, provably."""
+    """The request was provably not delivered."""
     return Reply(SendOutcome.NOT_DELIVERED, error="cannot connect: Connection refused")
 
 
 def timed_out() -> Reply:
-    """Perhaps delivered, perhaps not."""
-    return Reply(SendOutcome.UNKNOWN, error="no complete response in time")
+    """The request may have been delivered."""
+    return Reply(SendOutcome.UNKNOWN, error="no complete response in time", timed_out=True)
 
 
 class Network:
-    """The engine's transport: requests wait for the test's answer, or get the one that their URL always gives."""
+    """The engine's transport: requests wait for the test's answer, or get the fixed answer of their URL."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -130,8 +131,12 @@ class Network:
         always = self._always.get(url)
         return always() if always is not None else await reply
 
+    async def get(self, url: str, *, headers: dict[str, str], timeout_ms: int, may_send: Callable[[], bool]) -> Reply:
+        """A question to a ``status_url``: it waits like any other request, and has no body."""
+        return await self.post(url, body=b"{}", headers=headers, timeout_ms=timeout_ms, may_send=may_send)
+
     def always(self, url: str, reply: Reply | Callable[[], Reply]) -> None:
-        """Answer every request to this URL so, from now on, without waiting for the test."""
+        """Answer every request to this URL like this from now on, without waiting for the test."""
         self._always[url] = reply if callable(reply) else lambda: reply
 
     def waiting(self, url: str | None = None) -> list[Call]:
@@ -143,13 +148,13 @@ class Network:
         ]
 
     async def answer(self, call: Call, reply: Reply) -> None:
-        """Answer a request, and return when the engine has recorded what that means."""
+        """Answer a request, and return when the engine has recorded the outcome."""
         call.reply.set_result(reply)
         if call.task is not None:
             await asyncio.wait({call.task})
 
     def drop(self) -> list[asyncio.Task[Any]]:
-        """The sender is gone: its requests are never answered. Returns what was still running for them."""
+        """Forget all open requests, because their sender has ended. Returns the tasks that still waited for them."""
         running = [call.task for call in self.calls if call.task is not None and not call.task.done()]
         for task in running:
             task.cancel()
@@ -159,14 +164,14 @@ class Network:
 
 
 class CrashPoint(Enum):
-    """Where a process may crash during a commit: no command is answered either way."""
+    """The point of a commit at which a process crashes: no command is answered in either case."""
 
     BEFORE_COMMIT = "before"
     AFTER_COMMIT = "after"
 
 
 class _HaltingStore:
-    """The real store, whose next commit can be caught at a point, for ever: what comes then is the crash."""
+    """Wraps the real store. Its next commit can be halted at a point for good, to crash the engine there."""
 
     def __init__(self, store: Store) -> None:
         self.open = store.open
@@ -198,7 +203,7 @@ class _HaltingStore:
 
 
 class Simulator:
-    """An engine on a real database that can be stopped, crashed and started again, as often as a test likes.
+    """An engine on a real database that can be stopped, crashed and started again, any number of times.
 
     ``place`` is the path of a SQLite file, or the ``postgresql://`` URL of a database that nothing else uses.
     """
@@ -224,7 +229,7 @@ class Simulator:
         self._database = database_at(place)
         self.limits = replace(limits or Limits(), lease_ms=self._database.lease_ms)
         self.wakeups: list[tuple[SweepName, int | None]] = []
-        """When the engine asked for which sweep, since it was started; nothing here answers."""
+        """Each wake-up of a sweep that the engine requested since it was started; the simulator does not act on it."""
         self._retry_after_limit_ms = retry_after_limit_ms
         self._retention = retention or Retention()
         self._signer = signer
@@ -244,7 +249,7 @@ class Simulator:
             await self.crash()
 
     async def start(self) -> Engine:
-        """A new process: another node id, nothing known but what the database holds."""
+        """Start a new process: it has another node id, and knows only what the database holds."""
         self.store = self._database.make_store(self.clock, self.defaults)
         self._caught = _HaltingStore(self.store)
         await self.store.open()
@@ -276,15 +281,15 @@ class Simulator:
         return self.engine
 
     async def stop(self, grace_seconds: float = 0.0) -> int:
-        """Stop as SIGTERM does; returns how many attempts were left behind."""
+        """Stop as SIGTERM does; returns how many attempts were left in flight."""
         left = await self.engine.stop(grace_seconds)
         await self._leave([])
         return left
 
     async def crash(self) -> None:
-        """Be gone as after kill -9: nothing is finished, the database stays as the last commit left it.
+        """Crash as kill -9 does: nothing is finished, and the database stays as the last commit left it.
 
-        A transaction that was under way is cut off, not rolled back politely. If the node had a lease it has lapsed.
+        An open transaction is cut off without a rollback. If the node had a lease, it has expired afterwards.
         """
         tasks = [*self._background, *self.network.drop()]
         for task in tasks:
@@ -295,7 +300,7 @@ class Simulator:
         await self._database.bury(self.engine.context.node_id)
 
     async def crash_during(self, action: Coroutine[Any, Any, Any], point: CrashPoint) -> bool:
-        """Crash when the commit of an action gets to a point; False: it submitted nothing, and ended before."""
+        """Crash when the commit of an action reaches a point; False: the action ended without a commit."""
         self._caught.point = point
         halted = asyncio.create_task(self._caught.reached.wait())
         acting = asyncio.create_task(action)
@@ -308,15 +313,15 @@ class Simulator:
         return reached
 
     async def sweep(self, name: SweepName, limit: int = SWEEP_LIMIT) -> int:
-        """One round of a sweep at the present time; how many items it treated."""
+        """Run one round of a sweep at the current time; returns the number of items that it handled."""
         return await self._sweeps[name].run_once(self.engine.commit, self.clock(), limit)
 
     async def next_due(self, name: SweepName) -> int | None:
-        """When a sweep wants to run next, as it says after a round."""
+        """The time of the sweep's next run, as the sweep computes it after a round."""
         return await self._sweeps[name].next_due()
 
     def examine(self) -> list[Finding]:
-        """What the doctor finds in the database, which may be in use."""
+        """The doctor's findings in the database, which may be in use."""
         return self._database.examine(self.defaults)
 
     async def _leave(self, tasks: list[asyncio.Task[Any]]) -> None:

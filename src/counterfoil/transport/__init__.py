@@ -1,4 +1,4 @@
-"""Outbound HTTP: one session, the egress guard, signatures, and what happened on the wire as a ``Reply``."""
+"""Outbound HTTP: one session, the egress rules, signatures, and the result of a request as a ``Reply``."""
 
 from counterfoil.transport.egress import EgressDenied, EgressPolicy
 from counterfoil.transport.http import HttpTransport

@@ -1,4 +1,4 @@
-"""File descriptors of this process: how many it may have, how they are shared out, and whether one can be had now."""
+"""File descriptors of this process: raises their limit, shares them out, and tests whether one is available."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import resource
 from dataclasses import dataclass
 
 RESERVED = 128
-"""Descriptors that neither callers nor dispatches get: of the store, the log, the event loop and name lookups, and for
-callers that are being accepted or turned away."""
+"""Descriptors that are kept for the store, the log, the event loop and name lookups, and for accepting and refusing
+connections of callers."""
 FEWEST = 8
-"""What callers and dispatches get each, however low the limit is."""
+"""The minimum for callers and for dispatches, however low the limit is."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class DescriptorShares:
 
 
 def share_out(limit: int, inbound: int, outbound: int) -> DescriptorShares:
-    """What each gets of ``limit`` descriptors: as much as it wants, or, where that is too much, outbound up to half.
+    """Share out ``limit`` descriptors: each gets what it wants, or, if that is too much, outbound up to half.
 
-    What leaves the engine comes first: a caller that is turned away can come again, an attempt that cannot be sent
-    stops a flow.
+    Outbound connections come first: a caller that is refused can retry, but an attempt that cannot be sent stops a
+    flow.
     """
     spare = max(limit - RESERVED, 2 * FEWEST)
     if inbound + outbound <= spare:
@@ -35,7 +35,7 @@ def share_out(limit: int, inbound: int, outbound: int) -> DescriptorShares:
 
 
 def raise_limit(wanted: int) -> int:
-    """Raise the soft limit on descriptors to what is wanted, as far as the hard one allows; the limit that holds."""
+    """Raise the soft limit to ``wanted``, as far as the hard limit allows; returns the limit that applies."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft == resource.RLIM_INFINITY:
@@ -50,5 +50,5 @@ def raise_limit(wanted: int) -> int:
 
 
 def take_one() -> None:
-    """Take a descriptor and give it back; raises OSError when none can be had."""
+    """Take a descriptor and release it; raises OSError if none is available."""
     os.close(os.open(os.devnull, os.O_RDONLY))

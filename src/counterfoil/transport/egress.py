@@ -1,8 +1,8 @@
-"""Where the engine may connect to: loopback and private addresses yes, link-local and cloud metadata no.
+"""Egress rules: the addresses that the engine may connect to. Denied by default: link-local, metadata, multicast.
 
-The address is checked when the socket is made, the last moment at which it can be: no name that resolves to
-something else the next time, no literal and no odd spelling of one gets around it. Deny beats allow, allow beats the
-default denials. Where there is a list of the only destinations, an address must be on it besides.
+The address is checked when the socket is created, the last possible moment, so neither a name that resolves differently
+the next time nor an unusual spelling of an address evades the rules. Deny overrides allow, allow overrides the default
+denials. If ``egress_only`` is set, an address must be on that list as well.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DENIED_BY_DEFAULT: tuple[Network, ...] = tuple(
 )
 
 destination: ContextVar[str] = ContextVar("destination", default="")
-"""The host name that the present request is for: a socket is made from an address, which does not tell it."""
+"""The host name of the current request: a socket is created from an address, which does not include it."""
 
 _HOST_PATTERN = re.compile(r"(\*\.)?(?=.*[a-z_])[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _LOOKUPS_AT_ONCE = 32
@@ -59,7 +59,7 @@ class EgressDenied(OSError):
 
 
 class EgressPolicy:
-    """The rules: which host names and addresses may be connected to. Raises ValueError for an entry that is none."""
+    """The host names and addresses that may be connected to. Raises ValueError for an invalid entry."""
 
     def __init__(self, allow: Iterable[str] = (), deny: Iterable[str] = (), only: Iterable[str] = ()) -> None:
         self._allowed_hosts, self._allowed_networks = _entries("egress_allow", allow)
@@ -68,7 +68,7 @@ class EgressPolicy:
         self._restricted = bool(self._only_hosts or self._only_networks)
 
     def check_host(self, host: str) -> None:
-        """Raise EgressDenied for a host name, or an address in its place, that is denied before any lookup."""
+        """Raise EgressDenied for a host name or literal address that is denied before any lookup."""
         name = _normal(host)
         if _listed(name, self._denied_hosts):
             raise EgressDenied("the egress rules do not allow connections to this host")
@@ -81,7 +81,7 @@ class EgressPolicy:
         self.check_address(address, name)
 
     def check_address(self, address: Address | str, host: str) -> None:
-        """Raise EgressDenied for an address that may not be connected to on behalf of this host."""
+        """Raise EgressDenied for an address that may not be connected to for this host."""
         faces = _faces(ip_address(address))
         if any(_within(face, self._denied_networks) for face in faces):
             raise EgressDenied
@@ -90,12 +90,12 @@ class EgressPolicy:
             raise EgressDenied("egress_only lists neither this address nor its host")
         if _listed(name, self._allowed_hosts) or _within(faces[0], self._allowed_networks):
             return
-        for face in faces:  # one that is allowed does not vouch for the others
+        for face in faces:  # each must be allowed
             if _within(face, DENIED_BY_DEFAULT) and not _within(face, self._allowed_networks):
                 raise EgressDenied
 
     def _is_listed(self, address: Address, name: str) -> bool:
-        """Whether the only destinations include it. An IPv4 address inside another one does not count.
+        """Whether ``egress_only`` lists it. An IPv4 address inside an IPv6 address does not count.
 
         The exception is the mapped form (``::ffff:0:0/96``), which connects to the IPv4 address itself.
         """
@@ -104,16 +104,16 @@ class EgressPolicy:
         return _listed(name, self._only_hosts) or _within(address, self._only_networks)
 
     def make_socket(self, address_info: tuple[Any, ...]) -> socket.socket:
-        """Make the socket of a connection, if it may be made (the ``socket_factory`` of aiohttp's connector)."""
+        """Create the socket of a connection, if it is allowed (the ``socket_factory`` of aiohttp's connector)."""
         family, kind, protocol, _, socket_address = address_info
         self.check_address(socket_address[0], destination.get())
         return socket.socket(family, kind, protocol)
 
 
 class GuardedResolver(AbstractResolver):
-    """Resolves host names and leaves out the addresses that are denied, so that only allowed ones are tried.
+    """Resolves host names and drops denied addresses, so that only allowed ones are tried.
 
-    It has threads of its own: names that take long to resolve must not hold up the rest of the process.
+    It has threads of its own, so that slow lookups do not delay the rest of the process.
     """
 
     def __init__(self, policy: EgressPolicy) -> None:
@@ -123,7 +123,7 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The allowed addresses of the host; EgressDenied when it has others only."""
+        """The allowed addresses of the host; raises EgressDenied if all of them are denied."""
         found = await asyncio.get_running_loop().run_in_executor(self._threads, _look_up, host, port, family)
         allowed = [result for result in found if self._allows(result)]
         if not allowed and found:
@@ -131,7 +131,7 @@ class GuardedResolver(AbstractResolver):
         return allowed
 
     async def close(self) -> None:
-        """Let go of the threads; a lookup under way ends by itself."""
+        """Release the threads; a lookup in progress ends by itself."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _allows(self, result: ResolveResult) -> bool:
@@ -179,7 +179,7 @@ def _normal(host: str) -> str:
 
 
 def _listed(name: str, hosts: frozenset[str]) -> bool:
-    """Whether the name is in the list as it stands, or below one that is listed with a star."""
+    """Whether the list has the name itself, or a parent domain of it with a star."""
     if not hosts:
         return False
     if name in hosts:
@@ -197,5 +197,5 @@ def _within(address: Address, networks: tuple[Network, ...]) -> bool:
 
 
 def _faces(address: Address) -> tuple[Address, ...]:
-    """The address, and the IPv4 addresses that it carries inside: the rules hold for each of them."""
+    """The address, and the IPv4 addresses embedded in it: the rules apply to each of them."""
     return (address,) if isinstance(address, IPv4Address) else (address, *embedded(address))

@@ -1,6 +1,7 @@
-"""What this machine lacks itself: descriptors, memory, ports or threads. It says nothing about the other side.
+"""Detects that this machine lacks descriptors, memory, ports or threads, which says nothing about the endpoint.
 
-A call that failed for one of them was never made. So it must not count as an attempt, and the operator must hear of it.
+A call that failed for lack of one of them was never made. So it must not count as an attempt, and the operator must be
+informed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from counterfoil.transport.descriptors import take_one
 
 DESCRIPTORS, MEMORY, PORTS, THREADS = "file descriptors", "memory", "local ports", "threads"
 TOLD_AGAIN_SECONDS = 5.0
-"""How often a log line repeats that a resource is still lacking."""
+"""The shortest time between two log lines about the same shortage, and how long a noted shortage lasts."""
 
 _LACKS = {errno.EMFILE: DESCRIPTORS, errno.ENFILE: DESCRIPTORS, errno.ENOMEM: MEMORY, errno.ENOBUFS: MEMORY}
 
@@ -26,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class LocalLack(OSError):
-    """A connection or a lookup could not even be tried; ``lack`` says for want of what."""
+    """A connection or a lookup could not even be tried; ``lack`` names the missing resource."""
 
     def __init__(self, lack: str) -> None:
         self.lack = lack
@@ -34,9 +35,9 @@ class LocalLack(OSError):
 
 
 def lack_of(error: BaseException | None, address: tuple[Any, ...] | None = None) -> str | None:
-    """What was lacking here when the error was raised; None when something else went wrong.
+    """The resource that this machine lacked when the error was raised; None: the error has another cause.
 
-    ``address``: what was being connected to, as ``getaddrinfo`` has it.
+    ``address``: the destination of the connection, in the form of ``getaddrinfo``.
     """
     if isinstance(error, LocalLack):
         return error.lack
@@ -54,7 +55,7 @@ def lack_of(error: BaseException | None, address: tuple[Any, ...] | None = None)
 
 
 def _lack_of_lookup(error: socket.gaierror) -> str | None:
-    """A lookup without descriptors finds nothing, and says no more than that: so look whether one can be had."""
+    """A lookup without descriptors only reports that it found nothing, so test whether a descriptor is available."""
     if error.errno == socket.EAI_MEMORY:
         return MEMORY
     try:
@@ -65,7 +66,7 @@ def _lack_of_lookup(error: socket.gaierror) -> str | None:
 
 
 def _has_source(address: tuple[Any, ...]) -> bool:
-    """Whether this machine has an address to call from: only then was it a port that could not be had.
+    """Whether this machine has a source address for the destination: only then was a port missing.
 
     Connecting a datagram socket sends nothing, and takes its port from another range.
     """
@@ -79,7 +80,7 @@ def _has_source(address: tuple[Any, ...]) -> bool:
 
 
 class Shortage:
-    """What is lacking at the moment, for readiness and, from time to time, for the log."""
+    """The resource that is lacking now, for the readiness check and, at intervals, for the log."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -91,7 +92,7 @@ class Shortage:
 
     @contextmanager
     def waiting(self, lack: str) -> Iterator[None]:
-        """Something waits inside, because of the lack, before it is tried again."""
+        """A block that waits before it retries, because of the shortage."""
         self._waiting += 1
         self.note(lack)
         try:
@@ -100,7 +101,7 @@ class Shortage:
             self._waiting -= 1
 
     def note(self, lack: str) -> None:
-        """Something could not be had just now."""
+        """Note that the resource was not available just now."""
         self._noted = now = time.monotonic()
         if self._lack is None:
             self._began = now
@@ -113,13 +114,13 @@ class Shortage:
 
     @property
     def lack(self) -> str | None:
-        """What is lacking, as far as is known: noted a moment ago, or still waited for."""
+        """The lacking resource, if any: noted recently, or still waited for."""
         if self._lack is not None and time.monotonic() - self._noted >= TOLD_AGAIN_SECONDS:
             self.end()
         return self._lack
 
     def end(self) -> None:
-        """What was lacking could be had. It is over when nothing waits for it any more."""
+        """The resource was available again. The shortage ends when nothing waits for it any more."""
         if self._lack is None or self._waiting:
             return
         if self._announced:

@@ -1,8 +1,8 @@
-"""Outbound HTTP: one POST, and its outcome.
+"""Outbound HTTP: sends one request and classifies its outcome.
 
-The one question that matters afterwards is whether the other side can have seen the request, so the body itself
-remembers the moment before its first byte goes out: a failure earlier than that is *not delivered*, one later is
-*unknown*. Nothing that the network or the other side does is raised; a cancellation is.
+What matters afterwards is whether the receiver may have seen the request. So the request body records the moment before
+its first byte is sent: a failure before that is *not delivered*, a later one is *unknown*. No fault of the network or
+of the receiver is raised; a cancellation is.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from counterfoil.transport.egress import EgressDenied, EgressPolicy, GuardedReso
 from counterfoil.transport.exhaustion import LocalLack, lack_of
 
 KEEP_IDLE_SECONDS = 4.0
-"""Several common servers close an idle connection after five seconds. A request sent into that very moment has an
-unknown outcome, so idle connections are given up before."""
+"""Many servers close an idle connection after five seconds. A request that is sent at that moment has an unknown
+outcome, so idle connections are closed earlier."""
 
 LONGEST_RETRY_AFTER_MS = 365 * 24 * 3600 * 1000
 _KEPT_TARGETS = 4096
 
 _FAULTS = (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError)
-"""What aiohttp raises for faults of the network and of the other side, timeouts (an OSError) included. RuntimeError:
-uvloop's name for some faults of a socket, and aiohttp's for a session that is being closed."""
+"""The exceptions of aiohttp for faults of the network and of the receiver, including timeouts (an OSError).
+RuntimeError: raised by uvloop for some socket faults, and by aiohttp for a session that is being closed."""
 
 _BEFORE_SENDING = (*_FAULTS, MemoryError)
 
-codecs.lookup("idna")  # a module that Python would load when it is first used, which takes a descriptor
+codecs.lookup("idna")  # load the module now: loading it at first use takes a descriptor
 
 _OWN_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
-"""Answers are small: compressing them costs more than it saves."""
+"""Responses are small: compressing them costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """An endpoint as parsed and checked once; ``refusal`` is the reply when nothing can or may be sent there."""
+    """An endpoint URL, parsed and checked once; ``refusal`` is the reply if nothing can or may be sent there."""
 
     url: URL
     host: str = ""
@@ -58,7 +58,7 @@ class _Target:
 
 
 class _Body(aiohttp.Payload):
-    """Bytes to send that know whether any of them, or of the headers before them, can have left."""
+    """A request body that records whether any byte of it, or of the headers before it, may have been sent."""
 
     _value: bytes
     _autoclose = True
@@ -77,7 +77,7 @@ class _Body(aiohttp.Payload):
         await self.write_with_length(writer, None)
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """The headers wait (inside aiohttp) for the first bytes of the body: before this nothing is on the wire."""
+        """The headers are held back by aiohttp until the first bytes of the body: so far nothing was sent."""
         transport = writer.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the connection was closed before anything was sent")
@@ -89,7 +89,7 @@ class _Body(aiohttp.Payload):
 
 
 class _Connecting:
-    """What is found out while the connection of one call is made, perhaps in tasks of its own."""
+    """What is learned while the connection of one call is established, perhaps in other tasks."""
 
     __slots__ = ("address", "lack")
 
@@ -102,12 +102,12 @@ _connecting: ContextVar[_Connecting] = ContextVar("connecting")
 
 
 class _Resolver(GuardedResolver):
-    """Tells a name that cannot be resolved from a machine that cannot look it up."""
+    """Distinguishes a name that cannot be resolved from a machine that cannot look it up."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """As its parent; LocalLack when the lookup could not be made."""
+        """Resolve as the parent class does; raises LocalLack if the lookup could not be made."""
         try:
             return await super().resolve(host, port, family)
         except (OSError, RuntimeError, MemoryError) as error:
@@ -118,7 +118,7 @@ class _Resolver(GuardedResolver):
 
 
 class HttpTransport:
-    """Posts over one session with reused connections. Concurrency is bounded by the caller, not here."""
+    """Sends requests over one session with reused connections. The caller limits concurrency."""
 
     def __init__(self, *, egress: EgressPolicy, clock: Clock, max_response_bytes: int) -> None:
         self._egress = egress
@@ -152,7 +152,7 @@ class HttpTransport:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; requests under way end as not delivered or unknown."""
+        """Close every connection; requests in progress end as not delivered or unknown."""
         if self._session is not None:
             await self._session.close()
         if self._resolver is not None:
@@ -176,9 +176,9 @@ class HttpTransport:
         timeout_ms: int,
         may_send: Callable[[], bool] = lambda: True,
     ) -> Reply:
-        """Send one request; the connection, the request and the whole answer share the timeout.
+        """Send one request; the connection, the request and the whole response share the timeout.
 
-        ``may_send`` is asked when a connection is there and the first byte is about to leave.
+        ``may_send`` is called when the connection is established and the first byte is about to be sent.
         """
         assert self._session is not None, "the transport is opened by async with"
         connecting = _Connecting()
@@ -204,6 +204,32 @@ class HttpTransport:
             return _fault(error, sent=payload.sent, timeout_ms=timeout_ms)
         return await self._answer(response, timeout_ms)
 
+    async def get(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout_ms: int,
+        may_send: Callable[[], bool] = lambda: True,
+    ) -> Reply:
+        """Ask for something. Whether a question that failed was delivered does not matter: it changes nothing."""
+        assert self._session is not None, "the transport is opened by async with"
+        connecting = _Connecting()
+        _connecting.set(connecting)
+        try:
+            target = self._targets.get(url) or self._target(url)
+            if target.refusal is not None:
+                return target.refusal
+            if not may_send():
+                return Reply(SendOutcome.NOT_DELIVERED, error="not sent: it was no longer to be asked")
+            destination.set(target.host)
+            response = await self._session.get(
+                target.url, headers=headers, allow_redirects=False, timeout=_timeout(timeout_ms)
+            )
+        except _BEFORE_SENDING as error:
+            return _fault(error, sent=False, timeout_ms=timeout_ms)
+        return await self._answer(response, timeout_ms)
+
     async def _answer(self, response: aiohttp.ClientResponse, timeout_ms: int) -> Reply:
         status = response.status
         wish = response.headers.get("Retry-After")
@@ -212,7 +238,7 @@ class HttpTransport:
             body, truncated = await self._read(response)
         except _FAULTS as error:
             response.close()
-            if 200 <= status < 300:  # what is missing could have been the result
+            if 200 <= status < 300:  # the missing part may have been the result
                 return _fault(error, sent=True, timeout_ms=timeout_ms)
             return Reply(SendOutcome.ANSWERED, status, retry_after_ms)
         except BaseException:
@@ -221,7 +247,7 @@ class HttpTransport:
         return Reply(SendOutcome.ANSWERED, status, retry_after_ms, body, truncated)
 
     async def _read(self, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
-        """The body up to the limit. At its end the connection becomes free again; beyond the limit it is closed."""
+        """The body up to the limit. At its end the connection is reused; beyond the limit it is closed."""
         chunks: list[bytes] = []
         size = 0
         while chunk := await response.content.readany():
@@ -242,7 +268,7 @@ class HttpTransport:
         try:
             parsed = URL(url)
             host = parsed.raw_host or ""
-            host.encode("idna")  # as a lookup would: a label that is empty or too long is no host name
+            host.encode("idna")  # as a lookup does: an empty or too long label is not valid
         except ValueError:
             return _unusable("the endpoint is not a URL")
         if parsed.scheme not in ("http", "https") or not host:
@@ -258,7 +284,7 @@ def parse_retry_after(text: str, now_ms: int) -> int | None:
     """``Retry-After`` in milliseconds from now: seconds or an HTTP date; None for anything else."""
     text = text.strip()
     if text.isascii() and text.isdigit():
-        seconds = int(text.lstrip("0")[:12] or 0)  # twelve digits are beyond the longest already
+        seconds = int(text.lstrip("0")[:12] or 0)  # twelve digits already exceed the limit
         return min(seconds * 1000, LONGEST_RETRY_AFTER_MS)
     try:
         at_ms = math.floor(parsedate_to_datetime(text).timestamp() * 1000)
@@ -269,7 +295,7 @@ def parse_retry_after(text: str, now_ms: int) -> int | None:
 
 @lru_cache(maxsize=256)
 def _timeout(timeout_ms: int) -> aiohttp.ClientTimeout:
-    """Zero would mean no timeout at all to aiohttp, and by default it rounds long ones up to whole seconds."""
+    """For aiohttp zero means no timeout, and by default it rounds long timeouts up to whole seconds."""
     return aiohttp.ClientTimeout(total=max(timeout_ms, 1) / 1000, ceil_threshold=math.inf)
 
 
@@ -292,11 +318,12 @@ def _fault(error: Exception, *, sent: bool, timeout_ms: int) -> Reply:
     if isinstance(error, aiohttp.InvalidURL):
         return Reply(SendOutcome.NOT_DELIVERED, error="the host of the endpoint is not valid", permanent=True)
     delivery = SendOutcome.UNKNOWN if sent else SendOutcome.NOT_DELIVERED
-    return Reply(delivery, error=_explain(error, sent=sent, timeout_ms=timeout_ms))
+    text = _explain(error, sent=sent, timeout_ms=timeout_ms)
+    return Reply(delivery, error=text, timed_out=isinstance(error, TimeoutError))
 
 
 def _explain(error: Exception, *, sent: bool, timeout_ms: int) -> str:
-    """For people, in our own words: the texts of the libraries may repeat the URL or what was received."""
+    """A message for people. The libraries' own texts may repeat the URL or what was received."""
     if isinstance(error, TimeoutError):
         return f"no complete response within {timeout_ms} ms" if sent else f"no connection within {timeout_ms} ms"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
@@ -315,6 +342,6 @@ def _explain(error: Exception, *, sent: bool, timeout_ms: int) -> str:
 
 
 def _reason(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):  # its numbers are not those of other errors
+    if isinstance(error, socket.gaierror):  # its numbers differ from those of other errors
         return error.strerror or "unknown host"
     return os.strerror(error.errno) if error.errno else "no address of the host answers"

@@ -1,7 +1,7 @@
-"""Standard Webhooks signatures (``v1``, HMAC-SHA256), made and checked by the engine's own clock.
+"""Creates and verifies Standard Webhooks signatures (``v1``, HMAC-SHA256), using the engine's own clock.
 
 The signed text is ``<id>.<timestamp>.<body>``. A setting may hold several secrets, separated by commas: messages are
-signed with each of them and any of them is accepted, so that one can be replaced while both sides keep running.
+signed with each of them, and any of them is accepted, so that a secret can be replaced without downtime.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
 class Signer:
-    """Signs what is sent."""
+    """Signs outgoing messages."""
 
     def __init__(self, secret: str) -> None:
         self._keys = parse_secrets(secret)
@@ -40,13 +40,13 @@ class Signer:
 
 
 class Verifier:
-    """Checks what is received. Without a secret it refuses everything."""
+    """Verifies received messages. Without a secret it refuses all of them."""
 
     def __init__(self, secrets: str) -> None:
         self._keys = parse_secrets(secrets)
 
     def verify(self, headers: Mapping[str, str], body: bytes, now_ms: int) -> None:
-        """Raise InvalidSignature, saying why, unless the body was signed with one of the secrets just now."""
+        """Raise InvalidSignature, with the reason, unless the body was recently signed with one of the secrets."""
         if not self._keys:
             raise InvalidSignature("this engine has no signing secret, so no signature can be checked")
         message_id, timestamp, signatures = (_header(headers, name) for name in (MESSAGE_ID, TIMESTAMP, SIGNATURE))
@@ -54,7 +54,7 @@ class Verifier:
             raise InvalidSignature(f"the headers {MESSAGE_ID}, {TIMESTAMP} and {SIGNATURE} are needed")
         _check_time(timestamp, now_ms)
         signed = _signed_text(message_id, timestamp, body)
-        given = [text for text in signatures.split() if text.isascii()]  # no other text can be compared safely
+        given = [text for text in signatures.split() if text.isascii()]  # other text cannot be compared safely
         for key in self._keys:
             expected = _signature(key, signed)
             if any(hmac.compare_digest(text, expected) for text in given):
@@ -80,7 +80,7 @@ def parse_secrets(text: str) -> list[bytes]:
 
 
 def _header(headers: Mapping[str, str], name: str) -> str | None:
-    """Header names have no case; a mapping that knows this answers at once."""
+    """Header names are case-insensitive; a case-insensitive mapping finds the header at once."""
     value = headers.get(name)
     if value is None:
         value = next((headers[given] for given in headers if given.lower() == name), None)
@@ -98,7 +98,7 @@ def _check_time(timestamp: str, now_ms: int) -> None:
 
 
 def _signed_text(message_id: str, timestamp: str, body: bytes) -> bytes:
-    """Header bytes that are no UTF-8 come as lone surrogates: they count as the bytes that they were."""
+    """Header bytes that are not UTF-8 arrive as lone surrogates: they are signed as the original bytes."""
     try:
         return f"{message_id}.{timestamp}.".encode("utf-8", "surrogateescape") + body
     except UnicodeEncodeError:

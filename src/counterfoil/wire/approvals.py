@@ -58,6 +58,11 @@ class ApprovalsPage(TypedDict):
 class PendingApproval(ApprovalFields):
     """A pending approval, with the field names that agents use."""
 
+    workflow_name: Annotated[str, described("of a flow that the engine drives: its goals")]
+    step_index: Annotated[int, described("the position of the step in its workflow", minimum=0)]
+    step_name: str | None
+    step_type: str | None
+
     decision: DecisionText
     decision_reason: str | None
     policies_matched: list[MatchedPolicy]
@@ -68,7 +73,11 @@ class PendingApproval(ApprovalFields):
 
 class PendingApprovals(TypedDict):
     pending_approvals: list[PendingApproval]
-    count: int
+    count: Annotated[int, described("how many approvals this page has", minimum=0)]
+    total: Annotated[int, described("how many approvals are pending", minimum=0)]
+    limit: int
+    offset: int
+    has_more: bool
 
 
 class StepReviewed(TypedDict):

@@ -42,4 +42,5 @@ class Failure(TypedDict):
     retriable: NotRequired[
         Annotated[bool | None, described("whether another attempt may help, as the agent reported it")]
     ]
+    details: NotRequired[Annotated[Values, described("for programs: cause, attempt and key of an unknown outcome")]]
     cause: NotRequired[Annotated[Failure, described("the failure behind this one")]]

@@ -91,7 +91,7 @@ class PolicyVersions(TypedDict):
 
 
 class EvaluatedAttempt(TypedDict):
-    """The retry fields that policies can refer to."""
+    """What policies can refer to: the retry fields, and what is known of the effect."""
 
     gate_count: int
     completion_count: int
@@ -100,6 +100,8 @@ class EvaluatedAttempt(TypedDict):
     last_decision: Annotated[str, described("empty on the first call")]
     first_attempt_age_seconds: float
     idempotency_key: str
+    effect: Annotated[str, described("the effect policy of a step that the engine dispatches; otherwise empty")]
+    prior_delivery: Annotated[str, described("of the previous attempt; empty if there was none")]
 
 
 class EvaluatedCall(TypedDict):

@@ -6,7 +6,8 @@ from typing import Annotated, Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from counterfoil.wire.schema import Time, described, keyword
+from counterfoil.domain.effects.policies import EffectPolicy
+from counterfoil.wire.schema import OneOf, Time, described, keyword
 
 
 class AttributeDocument(TypedDict):
@@ -81,10 +82,13 @@ class KeyRuleDocument(TypedDict):
 
 
 class EffectDocument(TypedDict):
-    policy: Annotated[str, keyword(enum=["pure", "idempotent"])]
+    """What may follow an attempt whose outcome is unknown, and which work items share a result."""
+
+    policy: Annotated[str, OneOf(EffectPolicy)]
     key: KeyRuleDocument
-    scope: Annotated[str, keyword(enum=["flow"])]
-    window: str | None
+    scope: Annotated[str, keyword(enum=["flow", "global"])]
+    window: Annotated[str | None, described("how long a result is reused; null: the default of the policy")]
+    downstream_window: Annotated[str | None, described("how long the endpoint itself recognizes the key")]
 
 
 class ApprovalTermsDocument(TypedDict):
@@ -123,7 +127,7 @@ class StepDocument(TypedDict):
     control: ControlDocument
     predicate: str | None
     compensate: CompensationDocument | None
-    status_url: None
+    status_url: Annotated[str | None, described("asked what became of an attempt whose outcome is unknown")]
     cancel_url: str | None
     duplicate_status: int
     require_signature: bool

@@ -24,7 +24,13 @@ class WorkDocument(TypedDict):
     attempt: int
     next_attempt_at: Time | None
     deadline_at: Time | None
-    hold: Annotated[str | None, described("the approval that the work item waits for, or was approved by")]
+    hold: Annotated[
+        str | None,
+        described(
+            "`reconcile` or `unsafe_once`: its outcome is unknown and must be settled; `dedup`: it waits for a result "
+            "of an equal work item; otherwise the approval that it waits for, or was approved by"
+        ),
+    ]
     progress: float | None
     message: str | None
     outputs: Values | None
@@ -48,11 +54,19 @@ class AttemptDocument(TypedDict):
     """One dispatch of a work item, or one attempt granted to an agent."""
 
     attempt: int
-    sent_at: Time
+    planned_at: Annotated[Time, described("when it was decided that this attempt follows")]
+    approved_at: Annotated[Time | None, described("when its approval was given, if it needed one")]
+    started_at: Annotated[Time, described("when its intent was committed: nothing is sent before")]
+    sent_at: Annotated[Time, described("the same as `started_at`")]
     acknowledged_at: Time | None
-    ended_at: Time | None
+    finished_at: Time | None
+    ended_at: Annotated[Time | None, described("the same as `finished_at`")]
     outcome: Annotated[str, OneOf(Literal["waiting", "not_completed", "succeeded", "failed", "cancelled"])]
-    delivery: Annotated[str | None, described("what is known of the delivery: answered, not_delivered or unknown")]
+    delivery: Annotated[
+        str | None,
+        described("what is known of the delivery: `delivered`, `not_delivered` or `unknown`; null: nothing yet"),
+    ]
+    cause: Annotated[str | None, described("why it may have had an effect though it has no outcome")]
     error: Failure | None
     next_attempt_at: Time | None
 
@@ -61,6 +75,8 @@ class WorkDetail(WorkDocument):
     """A work item with its attempts."""
 
     attempts: Annotated[list[AttemptDocument], described("every dispatch, oldest first")]
+    dedup_of: Annotated[str | None, described("the work item with the same key whose result was reused")]
+    probed: Annotated[bool, described("whether the outcome was found out by the `status_url` of the step")]
 
 
 class WorkRedriven(TypedDict):

@@ -7,12 +7,13 @@ from typing import Annotated, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from counterfoil.wire.errors import Failure
-from counterfoil.wire.gate import ApprovalState, ClaimDocument, PriorCompletion
+from counterfoil.wire.gate import ClaimDocument, PriorCompletion
 from counterfoil.wire.journal import JournalEvent
 from counterfoil.wire.policies import DecisionText, MatchedPolicy
 from counterfoil.wire.schema import OneOf, Time, Values, described, keyword
 from counterfoil.wire.work import WorkState
 
+ReviewState = Annotated[str, OneOf(Literal["pending", "approved", "rejected"])]
 WorkflowState = Annotated[str, OneOf(Literal["in_progress", "completed", "failed", "aborted"])]
 
 
@@ -46,6 +47,7 @@ class WorkflowStep(TypedDict):
     last_decision: DecisionText
     decision_id: str
     reason: str | None
+    decision_reason: Annotated[str | None, described("the reason of `decision`: of policies, or of reviewers")]
     policies_matched: list[MatchedPolicy]
     gate_count: int
     completion_count: int
@@ -55,13 +57,19 @@ class WorkflowStep(TypedDict):
     first_attempt_at: Time
     last_attempt_at: Time
     completed_at: Time | None
+    metadata: Annotated[Values | None, described("of the last completion; null: it had none, or there is none")]
     work_id: str
     work_status: WorkState
     attempt: int
     error: Failure | None
     claim: ClaimDocument | None
     approval_id: str | None
-    approval_status: ApprovalState | None
+    approval_status: Annotated[
+        ReviewState | None,
+        described("null: no approval was requested, or it has expired or become void (see the approval itself)"),
+    ]
+    approved_by: Annotated[str | None, described("the name of the API key that approved last")]
+    approved_at: Time | None
 
 
 class WorkflowStepDetail(WorkflowStep):
@@ -78,9 +86,51 @@ class WorkflowDocument(WorkflowSummary):
 
 class WorkflowsPage(TypedDict):
     workflows: list[WorkflowSummary]
+    total: Annotated[int, described("how many workflows match the filters, on all pages", minimum=0)]
     limit: int
+    offset: int
     has_more: bool
     next_cursor: str | None
+
+
+class CheckpointDocument(TypedDict):
+    """A gated step, and whether a run can be resumed from it."""
+
+    id: Annotated[int, described("for `.../checkpoints/{checkpoint_id}/resume`; a new completion has a new one")]
+    workflow_id: str
+    step_id: str
+    step_index: int
+    step_name: str
+    step_type: str
+    checkpoint_type: Annotated[str, OneOf(Literal["step_gate", "approval_boundary"])]
+    gate_decision: DecisionText
+    gate_reason: str | None
+    is_resumable: Annotated[bool, described("the step is completed, and its workflow can continue behind it")]
+    resume_count: Annotated[int, described("how often a run was resumed from this step", minimum=0)]
+    created_at: Annotated[Time, described("the first gate call of the step")]
+    completed_at: Time | None
+
+
+class CheckpointsPage(TypedDict):
+    workflow_id: str
+    checkpoints: Annotated[list[CheckpointDocument], described("in the order of the steps")]
+
+
+class CheckpointResumed(TypedDict):
+    """Where the run continues: with the step that follows the completed one."""
+
+    workflow_id: str
+    status: WorkflowState
+    checkpoint_id: int
+    resumed_from_checkpoint: Annotated[str, described("the id of the completed step")]
+    resumed_from_index: int
+    new_decision: DecisionText
+    decision_source: Annotated[
+        str, OneOf(Literal["fresh", "cached"]), described("`cached`: the completed step is not evaluated again")
+    ]
+    resume_count: Annotated[int, described("how often a run was resumed from this step", minimum=1)]
+    reopened: Annotated[bool, described("true: the workflow was aborted, and is in progress again")]
+    message: str
 
 
 class WorkflowEnded(TypedDict):

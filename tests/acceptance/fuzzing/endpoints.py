@@ -1,4 +1,4 @@
-"""Step endpoints, cancel URLs and subscribers that answer with whatever may come, the dispatch itself included."""
+"""Step endpoints, status URLs, cancel URLs and subscribers that answer with anything, the dispatch itself included."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Reply = bytes | None
 """All bytes of an answer; None: the connection is closed without one."""
 
 
-USUAL = {"async": 0.85, "cancel": 0.5}
+USUAL = {"async": 0.85, "cancel": 0.5, "lost": 0.4}
 """How often an endpoint simply answers 200, by what it is for."""
 
 
 class Endpoints:
     """One server for everything that the engine calls.
 
-    ``leaks`` counts the messages to subscribers that had a receipt in them.
+    ``leaks`` counts the messages to subscribers and the questions to status URLs that had a receipt in them.
     """
 
     def __init__(self, dice: random.Random, wallet: Wallet) -> None:
@@ -59,7 +59,7 @@ class Endpoints:
                 first, *lines = head.decode("latin-1").split("\r\n")
                 headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
-                reply = self._reply(first.split(" ")[1], body)
+                reply = self._reply(first.split(" ")[1], head, body)
                 if reply is None:
                     break
                 writer.write(reply)
@@ -74,19 +74,35 @@ class Endpoints:
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-    def _reply(self, path: str, body: bytes) -> Reply:
+    def _reply(self, path: str, head: bytes, body: bytes) -> Reply:
         kind = path.split("/")[1]
         self.calls[kind] += 1
         if kind == "hook":
             self.leaks += bool(self._wallet.found_in(body))
             return self._usual() if path.endswith("/good") else self._odd(body)
+        if kind == "status":
+            self.leaks += bool(self._wallet.found_in(head + body))
+            return self._status()
         metadata = json.loads(body)["metadata"]
         self._wallet.take_in(metadata)
         if kind == "echo":
             return _answer(200, body=self._echo(body, metadata))
         if self._dice.random() < USUAL.get(kind, 0.15):
             return self._usual()
+        if kind == "lost":
+            return self._dice.choice((None, _answer(500), _answer(408), _answer(200)))
         return self._odd(body)
+
+    def _status(self) -> Reply:
+        """What has become of an attempt, in documented words mostly, with anything for a result."""
+        hostile = self._hostile
+        results = ({"success": True, "outputs": hostile.members()}, {"success": False, "error": hostile.text()})
+        states = (
+            *({"state": state} for state in ("running", "not_found", "unknown", "unknown", hostile.text())),
+            {"state": "done", "result": self._dice.choice(results)},
+            {"state": "done", "result": hostile.json()},
+        )
+        return self._odd(b"") if self._dice.random() < 0.3 else _answer(200, body=render(self._dice.choice(states)))
 
     def _usual(self) -> bytes:
         return _answer(200)

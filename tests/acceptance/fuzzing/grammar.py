@@ -14,6 +14,7 @@ from tests.acceptance.fuzzing.plausible import Known, plausible
 from tests.acceptance.fuzzing.wire import Headers, Request
 
 DEEPEST = 6
+MOST_REPEATED = 4 * BODY_LIMIT
 METHODS = ("get", "put", "post", "delete", "patch", "head", "options")
 SEGMENTS = [
     *("%2e%2e", "..%2f..", "%00", "a%2Fb", "%ff%fe", "%", "%zz", "a" * 129, "a" * 3000, "-", "~", "a.b:c~d-e_f"),
@@ -90,6 +91,13 @@ def operations_of(document: dict[str, Any]) -> list[Operation]:
                 )
             )
     return found
+
+
+def repeated(value: Any, times: int) -> list[Any]:
+    """A list of copies, no longer than ``MOST_REPEATED`` as text: a list is repeated more than once, and what is in it
+    may be half a megabyte long. Copies, because a change of one element must not be one of all."""
+    most = MOST_REPEATED // max(len(render(value)), 1)
+    return [copy.deepcopy(value) for _ in range(max(min(times, most), 1))]
 
 
 class Grammar:
@@ -200,7 +208,7 @@ class Grammar:
             self._hostile.text,
             lambda: [value],
             lambda: {"in": value},
-            lambda: [value] * dice.choice((2, 65, 300)),
+            lambda: repeated(value, dice.choice((2, 65, 300))),
             lambda: nested(dice.choice((98, 99, 100, 101, 197, 198, 199, 200)), "arrays"),
         ]
         if isinstance(value, dict):

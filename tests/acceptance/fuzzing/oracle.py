@@ -49,6 +49,8 @@ class Reading:
         await self._each("approvals", approvals, self._simple("approvals"))
         hooks = {item["subscription_id"] async for item in self._pages("/api/v1/subscriptions", "subscriptions")}
         await self._each("subscriptions", hooks, self._subscription)
+        unknown = {item["work_id"] async for item in self._pages("/api/v1/reconciliations", "reconciliations")}
+        await self._each("reconciliations", unknown, self._reconciliation)
         async for _ in self._pages("/api/v1/work", "work"):
             self.records["work listed"] += 1
         await self._get("/api/v1/workflows/approvals/pending")
@@ -70,6 +72,7 @@ class Reading:
 
     async def _workflow(self, workflow_id: str) -> None:
         document = await self._get(f"/api/v1/workflows/{workflow_id}")
+        await self._get(f"/api/v1/workflows/{workflow_id}/checkpoints")
         for step in (document or {}).get("steps") or ():
             await self._get(f"/api/v1/workflows/{workflow_id}/steps/{step['step_id']}")
         async for event in self._pages(f"/api/v1/flows/{workflow_id}/events", "events"):
@@ -80,6 +83,10 @@ class Reading:
         await self._get(f"/api/v1/subscriptions/{subscription_id}")
         async for _ in self._pages(f"/api/v1/subscriptions/{subscription_id}/deliveries", "deliveries"):
             self.records["delivery"] += 1
+
+    async def _reconciliation(self, work_id: str) -> None:
+        """An item of the queue; its ``status_url`` may have settled it since the list was read."""
+        await self._get(f"/api/v1/reconciliations/{work_id}", also=(409,))
 
     def _simple(self, kind: str) -> Any:
         async def read(name: str) -> None:

@@ -25,6 +25,7 @@ def steps(url: str) -> dict[str, dict[str, Any]]:
     """Steps of every kind, whose endpoints answer as they like."""
     anything = {"role": "required"}
     slow = {"endpoint": f"{url}/async", "work": WORK}
+    lost = {"endpoint": f"{url}/lost", "work": {**WORK, "deadline_ms": 500}}
     listed = {"items": {"role": "required", "type": "array", "for_each": True}, "part": {"role": "output"}}
     bounded = {"type": "object", "maxProperties": 5, "properties": {"a": {"type": "string"}}}
     return {
@@ -48,6 +49,11 @@ def steps(url: str) -> dict[str, dict[str, Any]]:
         "beating": {**slow, "work": {**WORK, "heartbeat_timeout_ms": 400}},
         "limited": {**slow, "work": {**WORK, "parallelism": 2, "rate_limit": {"count": 5, "per_ms": 100}}},
         "inner": {"kind": "flow", "flow": {"goals": ["job"]}},
+        "lost": {**lost, "effect": {"policy": "reconcile"}},
+        "asked": {**lost, "effect": {"policy": "reconcile"}, "status_url": f"{url}/status"},
+        "once": {**lost, "effect": {"policy": "unsafe_once"}, "control": {"approval": {"expires_in": "30s"}}},
+        "shared": {**lost, "effect": {"policy": "dedupe", "scope": "global", "key": {"keep": ["a"]}, "window": "3s"}},
+        "owned": {**lost, "effect": {"policy": "reconcile", "scope": "global", "key": {"strip": ["x"]}}},
         "refused": {"endpoint": "http://127.0.0.1:1/", "work": {**WORK, "max_retries": 1}},
     }
 
@@ -125,6 +131,9 @@ class Known:
             "of": ("job", "first"),
             "endpoint": (f"{self.url}/async", f"{self.url}/sync", "http://127.0.0.1:1/", "http://[::1]:1/"),
             "cancel_url": (f"{self.url}/cancel",),
+            "status_url": (f"{self.url}/status", "http://127.0.0.1:1/"),
+            "outcome": ("applied", "not_applied", "failed"),
+            "downstream_window": ("24h", "90s", "forever", "0s"),
             "url": (f"{self.url}/hook/odd", f"{self.url}/hook/good"),
             "cron": ("0 6 * * *", "59 23 31 12 *", "0 0 29 2 *"),
             "timezone": ("Europe/Vienna", "UTC", "Nowhere/At_All"),
@@ -171,7 +180,8 @@ class Known:
             "since": ("2026-01-01T00:00:00Z", "2026-01-01", "0001-01-01T00:00:00Z"),
             "include_prior_output": ("true", "false"),
             "goal": ("job", "first"),
-            "step": ("job", "first"),
+            "step": ("job", "first", "lost"),
+            "hold": ("reconcile", "unsafe_once", "dedup"),
         }
         found = choices.get(name)
         return dice.choice(found) if found else self.one(name, dice)
@@ -187,6 +197,7 @@ def plausible(operation: str, dice: random.Random, known: Known, hostile: Hostil
         "plan_flow": lambda: start(dice, known, hostile),
         "complete_work": lambda: result(dice, hostile),
         "complete_work_by_header": lambda: result(dice, hostile),
+        "settle_reconciliation": lambda: settlement(dice, hostile),
         "beat_work": lambda: {"progress": dice.random(), "message": hostile.text()},
         "put_step": lambda: dice.choice(list(steps(known.url).values())),
         "put_policy": lambda: dice.choice(list(policies().values())),
@@ -199,6 +210,7 @@ def plausible(operation: str, dice: random.Random, known: Known, hostile: Hostil
         },
         "complete_step": lambda: {
             "output": hostile.members(),
+            "metadata": hostile.members(),
             "success": dice.random() < 0.7,
             "error": hostile.text(),
         },
@@ -234,8 +246,20 @@ def start(dice: random.Random, known: Known, hostile: Hostile) -> dict[str, Any]
     if dice.random() < 0.1:
         body["flow_id"] = f"own-{dice.randrange(1000)}" if dice.random() < 0.7 else hostile.text()
     if dice.random() < 0.1:
+        body["init_keys"] = {dice.choice(names): dice.choice(("order-1", "order-2", hostile.text()))}
+    if dice.random() < 0.1:
         body |= {"deadline_ms": dice.choice((300, 20_000)), "on_deadline": dice.choice(("fail", "cancel"))}
     return body
+
+
+def settlement(dice: random.Random, hostile: Hostile) -> dict[str, Any]:
+    """What an operator says of an unknown outcome."""
+    said = (
+        {"outcome": "applied", "outputs": hostile.members()},
+        {"outcome": "not_applied"},
+        {"outcome": "failed", "error": hostile.text()},
+    )
+    return {**dice.choice(said), "note": hostile.text()}
 
 
 def result(dice: random.Random, hostile: Hostile) -> dict[str, Any]:

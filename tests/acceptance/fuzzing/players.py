@@ -53,9 +53,10 @@ class Player:
             self.admin,
             self.subscriber,
             self.operator,
+            self.reconciler,
             self.schemer,
         ]
-        await self._dice.choices(stories, weights=(40, 24, 16, 8, 4, 3, 2, 3, 1))[0]()
+        await self._dice.choices(stories, weights=(40, 24, 16, 8, 4, 3, 2, 3, 3, 1))[0]()
 
     async def settle_in(self) -> None:
         """Register what everything else is about."""
@@ -124,6 +125,18 @@ class Player:
         if self._dice.random() < 0.7:
             verb = self._dice.choice(("complete_workflow", "fail_workflow", "abort_workflow", "resume_workflow"))
             await self._call(verb, {"workflow_id": workflow_id}, {"reason": self._hostile.text()})
+        await self._resume(workflow_id)
+
+    async def _resume(self, workflow_id: str) -> None:
+        """From the last checkpoint, or from any, and back to a step that may have been cancelled."""
+        ids = {"workflow_id": workflow_id}
+        await self._call("resume_from_last_checkpoint", ids, {self._hostile.text()[:50]: self._hostile.json()})
+        listed = _json(await self._call("list_checkpoints", ids)) or {}
+        for checkpoint in listed.get("checkpoints", ()):
+            await self._call("resume_from_checkpoint", {**ids, "checkpoint_id": str(checkpoint["id"])})
+        step_id = self._dice.choice(AGENT_STEPS)
+        await self._plausibly("gate_step", {**ids, "step_id": step_id})
+        await self._plausibly("complete_step", {**ids, "step_id": step_id})
 
     async def reviewer(self) -> None:
         answer = await self._call("list_approvals", {}, query={"status": "pending", "limit": "5"})
@@ -163,6 +176,16 @@ class Player:
         for item in (_json(answer) or {}).get("work", [])[:1]:
             await self._call("redrive_work", {"work_id": item["work_id"]}, {})
         await self._call("redrive_matching_work", {}, {"filter": {"step_id": "sync"}, "limit": 3})
+
+    async def reconciler(self) -> None:
+        """Settles items whose outcome is unknown, with hostile words; sometimes two at once."""
+        query = {"limit": "5", **({"hold": "unsafe_once"} if self._dice.random() < 0.3 else {})}
+        answer = await self._call("list_reconciliations", {}, query=query)
+        for entry in (_json(answer) or {}).get("reconciliations", [])[:3]:
+            ids = {"work_id": entry["work_id"]}
+            await self._call("get_reconciliation", ids)
+            for _ in range(self._dice.choice((1, 1, 2))):
+                await self._plausibly("settle_reconciliation", ids)
 
     async def schemer(self) -> None:
         """A step whose schema is expensive, and values that make it so."""

@@ -1,4 +1,4 @@
-"""Approvals at the gate: who may give one, how often, for what and until when, and what it then allows."""
+"""Approvals at the gate: which reviewers may give one, how often, for what and until when, and what it allows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import asyncio
 import aiohttp
 import pytest
 
-from counterfoil.testing import MovableClock
+from counterfoil.testing import MovableClock, StepEndpoint
 from tests.eventually import eventually
 from tests.integration.people import (
     KEYED,
+    Document,
     again,
     approval,
     approvals,
@@ -329,3 +330,44 @@ async def test_who_always_reevaluates_gets_through_once_for_each_approval(team: 
     await put_policy(team["ada"], "closed", {"name": "closed", "action": {"type": "block", "reason": "closed today"}})
     answer = await again(agent, workflow_id, step_input=INPUT)
     assert (answer["decision"], answer["reason"]) == ("block", "closed today")
+
+
+async def test_pending_approvals_name_their_workflow_and_step(team: dict[str, Api], endpoint: StepEndpoint) -> None:
+    """Page by page, oldest first, with the total; a flow that the engine drives has its goals for a name."""
+    await put_policy(team["ada"], "asked", policy("act-*"))
+    agent, reviewer = team["olga"], team["rita"]
+    workflow_id = await begin(agent, workflow_name="refund of 7")
+    await gate(agent, workflow_id, "look")
+    for number in (1, 2):
+        named = {"step_name": f"Act {number}", "step_type": "llm_call"}
+        await gate(agent, workflow_id, f"act-{number}", **named, step_input={"n": number})
+    await team["ada"].put_step("driven", endpoint.url("/driven"), control={"approval": {"approvals": 1}})
+    flow_id = await agent.start("driven")
+    await asked(reviewer, flow_id)
+
+    async def page(**params: str) -> Document:
+        found: Document = (await reviewer.get("/api/v1/workflows/approvals/pending", **params)).ok()
+        return found
+
+    whole = await page(tenant="7")
+    assert (whole["count"], whole["total"], whole["limit"], whole["offset"]) == (3, 3, 20, 0)
+    assert [
+        (each["workflow_id"], each["workflow_name"], each["step_id"], each["step_index"], each["step_name"])
+        for each in whole["pending_approvals"]
+    ] == [
+        (workflow_id, "refund of 7", "act-1", 1, "Act 1"),
+        (workflow_id, "refund of 7", "act-2", 2, "Act 2"),
+        (flow_id, "driven", "driven", 0, None),
+    ]
+    first = whole["pending_approvals"][0]
+    assert (first["step_type"], first["step_input"], first["approval_status"]) == ("llm_call", {"n": 1}, "pending")
+    seen = []
+    for offset in range(4):
+        part = await page(limit="1", offset=str(offset))
+        assert (part["total"], part["count"], part["has_more"]) == (3, int(offset < 3), offset < 2)
+        seen += part["pending_approvals"]
+    assert seen == whole["pending_approvals"]
+    (await approve(reviewer, first["approval_id"])).ok()
+    assert [(each["total"], each["count"]) for each in (await page(), await page(offset="1"))] == [(2, 2), (2, 1)]
+    for wrong in ({"offset": "-1"}, {"limit": "0"}, {"offset": "x"}):
+        (await reviewer.get("/api/v1/workflows/approvals/pending", **wrong)).refused(422, "INVALID_INPUT")

@@ -1,4 +1,4 @@
-"""People and policies with two nodes on one PostgreSQL: it does not matter at which of them anybody asks or decides."""
+"""Approvals and policies with two nodes on one PostgreSQL: every call works at either node."""
 
 from __future__ import annotations
 

@@ -176,6 +176,25 @@ async def test_what_commits_later_under_a_smaller_number_is_not_passed_over(
     assert [int(sent.id) for sent in seen] == numbers
 
 
+async def test_what_stands_behind_a_number_that_is_never_used_is_not_held_up(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    """A transaction that drew it is rolled back: no commit tells of that, so the stream looks again by itself."""
+    node = await start_node(**ONLY_BY_WORD)
+    api = connect(node)
+    flow_id, received = await dispatched(api, endpoint)
+    seen = (await api.events(flow_id))[-1]["seq"]
+    async with hand(node) as connection, stream_of_all(api, str(seen)) as stream:
+        await connection.execute(
+            "BEGIN; SELECT pg_current_xact_id(), nextval(pg_get_serial_sequence('journal', 'seq'))"
+        )
+        await succeed(api, received)
+        with pytest.raises(TimeoutError):
+            await stream.next(within=0.5)
+        await connection.execute("ROLLBACK")
+        await stream.until("flow_completed", within=PROMPT_SECONDS)
+
+
 @contextlib.asynccontextmanager
 async def slow_commits(node: Node) -> AsyncIterator[Connection]:
     """Hold up what is told of the flow ``slow``, at its commit, until the connection gives its lock back."""

@@ -1,4 +1,4 @@
-"""Leases: what a node was sending is its own as long as its lease holds, and then whoever takes it."""
+"""Leases: a node owns its in-flight attempts while its lease holds; then any other node reclaims them."""
 
 from __future__ import annotations
 

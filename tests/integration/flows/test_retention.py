@@ -1,4 +1,4 @@
-"""Retention over HTTP: what is left of a flow, what is answered when nothing is, and that nobody is disturbed."""
+"""Retention over HTTP: what remains of a flow, the answers for a pruned one, and that other flows are unaffected."""
 
 from __future__ import annotations
 

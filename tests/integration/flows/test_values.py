@@ -1,4 +1,4 @@
-"""Values between steps: what is passed on, checked, kept, waited for, and who wins."""
+"""Values between steps: passing on, checking, storing, waiting, and the first of several providers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of agents and of those who look after them, against a real engine, and what they are refused with."""
+"""The client's calls for agents and reviewers, against a real engine, and the errors that they raise."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ NOT_JSON = [
     b'{"step_input": ' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b"}",
     b"\x00",
 ]
-NO_OBJECT: list[Any] = [[], [{}], "text", 7, True, 1.5, {"surprise": 1}]
+NO_OBJECT: list[Any] = [[], [{}], "text", 7, True, 1.5]
 """JSON, but no body of any of these routes."""
 TEXTS: list[Any] = [7, True, [], {}, "\x00", "x" * 5000]
 NUMBERS: list[Any] = ["1", True, -1, 10**30, 1e300, [], {}]
@@ -52,6 +52,7 @@ GATE_FIELDS: dict[str, list[Any]] = {
 REPORT_FIELDS: dict[str, list[Any]] = {
     "success": ["yes", 1, None, []],
     "output": OBJECTS,
+    "metadata": [*OBJECTS, {str(number): number for number in range(1025)}],
     "error": TEXTS,
     "retriable": ["yes", 1, []],
     "tokens_in": [*NUMBERS, 1.5],
@@ -130,7 +131,7 @@ async def test_bodies_of_reviews(house: Gatehouse, verb: str) -> None:
     held = await agent.gate("pay")
     fields = COMMENT_FIELDS if verb == "approve" else REASON_FIELDS
     await refused(house, f"{agent.path}/steps/pay/{verb}", fields)
-    await refused(house, f"/api/v1/approvals/{held['approval_id']}/{verb}", fields)
+    await refused(house, f"/api/v1/approvals/{held['approval_id']}/{verb}", {**fields, "surprise": [1]})
     assert (await agent.step("pay"))["approval_status"] == "pending"
 
 

@@ -81,7 +81,7 @@ async def test_refused_calls_change_and_count_nothing(house: Gatehouse) -> None:
         await agent.ask("pay", **call, claim={"holder": "another"}),
         await agent.ask("pay", **{**call, "idempotency_key": "k" * 256}),
         await agent.ask("pay", **call, retry_policy="sometimes"),
-        await agent.ask("pay", {"colour": "red"}, **call),
+        await agent.ask("pay", {"include_prior_output": "x" * 17}, **call),
         await agent.report("pay", idempotency_key="other"),
     ]
     assert [(reply.status, reply.code) for reply in refusals] == [

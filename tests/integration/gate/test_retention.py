@@ -1,4 +1,4 @@
-"""What retention leaves of workflows: keys outlive them as told, and nobody stumbles over what is gone."""
+"""Retention of workflows: keys outlive them for their window, and pruned workflows cause no errors."""
 
 from __future__ import annotations
 
@@ -69,3 +69,25 @@ async def test_a_workflow_whose_payloads_are_gone(start_node: StartNode, connect
     for output in ({}, {"secret": "s"}):
         (await owner.report("pay", **key, output=output)).refused(409, "COMPLETION_CONFLICT")
     assert b"secret" not in (await api.get(f"{owner.path}/steps/pay")).content
+
+
+async def test_metadata_of_completions_goes_with_the_payloads(start_node: StartNode, connect: Connect) -> None:
+    clock = MovableClock()
+    api = connect(await start_node(clock, payload_retention_ms=HOUR, retention_ms=24 * HOUR))
+    agent = await begin(api)
+    await agent.gate("pay")
+    await agent.complete("pay", output={"a": 1}, metadata={"secret": "s-3-c-r-3-t"})
+    (await agent.say("abort")).ok()
+    clock.advance(hours=2)
+
+    async def pruned() -> bool:
+        return (await api.flow(agent.workflow_id))["pruned_at"] is not None
+
+    await eventually(pruned, what="a workflow without payloads")
+    document = await api.get(f"{agent.path}/steps/pay")
+    assert b"s-3-c-r-3-t" not in document.content
+    assert document.ok()["metadata"] is None
+    (checkpoint,) = (await api.get(f"{agent.path}/checkpoints")).ok()["checkpoints"]
+    assert not checkpoint["is_resumable"]
+    details = (await api.post(f"{agent.path}/checkpoints/resume")).refused(409, "NOT_RESUMABLE")
+    assert details == {"workflow_id": agent.workflow_id, "step_id": "pay", "status": "aborted"}

@@ -1,4 +1,4 @@
-"""Keys across workflows: who is first has one, for its window; others are refused, or given what was recorded."""
+"""Keys across workflows: the first step owns a key for its window; others are refused, or get the recorded output."""
 
 from __future__ import annotations
 

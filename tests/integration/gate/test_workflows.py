@@ -1,4 +1,4 @@
-"""The life of a workflow: how it begins, how it ends, who sees it, and what the engine leaves to its agent."""
+"""Workflows: how they begin and end, which lists show them, and what the engine leaves to the agent."""
 
 from __future__ import annotations
 
@@ -189,7 +189,66 @@ async def test_lists_are_filtered_and_paged(house: Gatehouse) -> None:
     assert seen == ids
 
 
-@pytest.mark.parametrize("query", [{"status": "active"}, {"limit": "0"}, {"cursor": "x"}, {"colour": "red"}])
+async def test_a_list_by_offset_has_its_total(house: Gatehouse) -> None:
+    """Each filter alone and all of them together, against a list that holds everything."""
+    odd = {"source": "offsets", "labels": {"parity": "odd"}, "trace_id": "offset-1"}
+    made = [await house.agent(**(odd if number % 2 else {"source": "offsets"})) for number in range(7)]
+    ids = [agent.workflow_id for agent in reversed(made)]
+    for agent in made[:3]:
+        (await agent.say("complete")).ok()
+
+    async def page(**params: str) -> dict[str, Any]:
+        found: dict[str, Any] = (await house.api.get(WORKFLOWS, source="offsets", **params)).ok()
+        found["ids"] = [workflow["workflow_id"] for workflow in found["workflows"]]
+        return found
+
+    for offset in range(9):
+        part = await page(limit="3", offset=str(offset))
+        assert part["ids"] == ids[offset : offset + 3]
+        assert (part["total"], part["limit"], part["offset"], part["has_more"]) == (7, 3, offset, offset + 3 < 7)
+    assert (await page(limit="3", offset="2", colour="red"))["next_cursor"] == (await page(limit="5"))["next_cursor"]
+    assert (await page(limit="1", cursor=str((await page(limit="2"))["next_cursor"])))["total"] == 7
+    for filters, total in (
+        ({"status": "completed"}, 3),
+        ({"trace_id": "offset-1"}, 3),
+        ({"label": "parity:odd"}, 3),
+        ({"status": "completed", "trace_id": "offset-1"}, 1),
+        ({"status": "in_progress", "trace_id": "offset-1", "label": "parity:odd"}, 2),
+        ({"status": "failed"}, 0),
+        ({"trace_id": "none"}, 0),
+        ({"label": "parity:even"}, 0),
+    ):
+        part = await page(limit="1", **filters)
+        assert (part["total"], len(part["ids"])) == (total, min(total, 1)), filters
+        assert len((await page(**filters))["ids"]) == total, filters
+
+
+async def test_totals_without_a_label_count_workflows_alone(house: Gatehouse) -> None:
+    """A flow that the engine drives is none, though it may have the same labels."""
+    await house.api.put_step("driven", "http://127.0.0.1:9/nobody", work={"max_retries": 0})
+    before = {status: await total(house, status=status) for status in (None, "in_progress", "aborted")}
+    await house.api.start("driven", labels={"source": "totals"})
+    agent, other = await house.agent(source="totals"), await house.agent(source="totals")
+    (await other.say("abort")).ok()
+    after = {status: await total(house, status=status) for status in before}
+    assert {status: after[status] - before[status] for status in before} == {None: 2, "in_progress": 1, "aborted": 1}
+    assert await total(house, source="totals") == 2
+    assert await total(house, source="totals", status="in_progress") == 1
+    assert (await agent.workflow())["status"] == "in_progress"
+
+
+async def total(house: Gatehouse, **filters: str | None) -> int:
+    params = {name: value for name, value in filters.items() if value is not None}
+    return int((await house.api.get(WORKFLOWS, limit="1", **params)).ok()["total"])
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *({"status": "active"}, {"limit": "0"}, {"limit": "1001"}, {"cursor": "x"}),
+        *({"offset": "-1"}, {"offset": "x"}, {"offset": "1.5"}, {"offset": "9" * 30}, {"offset": "1", "cursor": "1"}),
+    ],
+)
 async def test_a_filter_that_makes_no_sense_is_refused(house: Gatehouse, query: dict[str, str]) -> None:
     (await house.api.get(WORKFLOWS, **query)).refused(422, "INVALID_INPUT")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, cast
 
 from counterfoil.server.app import api_routes
@@ -124,6 +125,18 @@ class Tour:
         for verb in ("resume", "complete", "fail", "abort"):
             other = (await self.ask("POST", "/api/v1/workflows", 201, {"workflow_name": verb}))["workflow_id"]
             await self.ask("POST", f"/api/v1/workflows/{other}/{verb}")
+        await self.checkpoints()
+
+    async def checkpoints(self) -> None:
+        made = await self.ask("POST", "/api/v1/workflows", 201, {"workflow_name": "w"})
+        path = f"/api/v1/workflows/{made['workflow_id']}"
+        await self.ask("POST", f"{path}/checkpoints/resume", 409)
+        await self.ask("POST", f"{path}/steps/look/gate")
+        await self.ask("POST", f"{path}/steps/look/complete", 204, {"metadata": {"model": "m"}})
+        [checkpoint] = (await self.ask("GET", f"{path}/checkpoints"))["checkpoints"]
+        await self.ask("POST", f"{path}/abort")
+        await self.ask("POST", f"{path}/checkpoints/resume")
+        await self.ask("POST", f"{path}/checkpoints/{checkpoint['id']}/resume")
 
     async def approvals(self) -> None:
         await self.api.put_step("pay", self.endpoint.url("/pay"), kind="sync", **APPROVAL)
@@ -132,6 +145,23 @@ class Tour:
             [approval] = (await self.ask("GET", "/api/v1/approvals", flow_id=flow_id))["approvals"]
             await self.ask("GET", f"/api/v1/approvals/{approval['approval_id']}")
             await self.ask("POST", f"/api/v1/approvals/{approval['approval_id']}/{verb}")
+
+    async def reconciliations(self) -> None:
+        self.endpoint.answer("/charge", Answer(500))
+        step = {"kind": "sync", "effect": {"policy": "reconcile"}, "status_url": self.endpoint.url("/status")}
+        await self.api.put_step("charge", self.endpoint.url("/charge"), **step)
+        for outcome in ("applied", "failed", "not_applied"):
+            flow_id = await self.api.start("charge", init_keys={"charge": f"order-{outcome}"})
+            item = await self.api.until_work(flow_id, "not_completed", hold="reconcile")
+            path = f"/api/v1/reconciliations/{item['work_id']}"
+            await eventually(partial(self._is_probed, path), what="an answer of status_url")
+            await self.ask("GET", "/api/v1/reconciliations", step="charge")
+            await self.ask("GET", f"/api/v1/work/{item['work_id']}")
+            await self.ask("POST", path, 200, {"outcome": outcome, "note": "looked"})
+            await self.ask("GET", f"/api/v1/flows/{flow_id}/events")
+
+    async def _is_probed(self, path: str) -> bool:
+        return (await self.ask("GET", path))["last_probe"] is not None
 
     async def subscriptions(self) -> None:
         path = "/api/v1/subscriptions/ops"
@@ -174,6 +204,7 @@ async def test_every_route_answers_as_it_declares(api: Api, endpoint: StepEndpoi
         await tour.policies()
         await tour.workflows()
         await tour.approvals()
+        await tour.reconciliations()
         await tour.subscriptions()
         await tour.operations()
         await tour.refusals()

@@ -58,6 +58,7 @@ async def test_metrics_tell_the_story(api: Api, endpoint: StepEndpoint) -> None:
     await dispatched(api, endpoint)
     await api.succeed(received, a=1)
     (await api.complete(received, {"success": True, "outputs": {"a": 1}})).refused(400, "ALREADY_SUCCEEDED")
+    (await api.complete(received, {"success": "yes"})).refused(422, "INVALID_RESULT")
     (await api.complete(received, {"success": True, "outputs": {"a": 2}})).refused(400, "CONFLICTING_RESULT")
     (await api.post(f"/webhook/x/y/{'z' * 40}", {"success": True})).refused(404, "UNKNOWN_RECEIPT")
     busy = await api.start("busy")
@@ -72,6 +73,8 @@ async def test_metrics_tell_the_story(api: Api, endpoint: StepEndpoint) -> None:
     assert total(found, "counterfoil_completions_total", verdict="accepted") == 1
     assert total(found, "counterfoil_completions_total", verdict="already_succeeded") == 1
     assert total(found, "counterfoil_completions_total", verdict="conflicting_result") == 1
+    assert total(found, "counterfoil_completions_total", verdict="unknown_receipt") == 1
+    assert total(found, "counterfoil_completions_total", verdict="invalid_result") == 1
     assert total(found, "counterfoil_callback_seconds_count") == 1
     assert total(found, "counterfoil_batch_size_count") > 5
     assert total(found, "counterfoil_commit_seconds_count") == total(found, "counterfoil_batch_size_count")

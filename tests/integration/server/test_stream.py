@@ -8,11 +8,13 @@ import aiohttp
 import pytest
 
 from counterfoil.engine.work import heartbeats as heartbeats_in_journal
+from counterfoil.server import sse
 from counterfoil.testing import Answer, StepEndpoint
-from tests.eventually import eventually
+from tests.eventually import elapsed, eventually
 from tests.integration.scenario import PATH, STEP, dispatched
 from tests.running import Node
 from tests.sse import ServerSent, event_stream
+from tests.store_reads import noted_reads
 from tests.wire import Api, moment
 
 pytestmark = pytest.mark.both_paths
@@ -138,3 +140,67 @@ async def test_a_wrong_last_event_id(api: Api, endpoint: StepEndpoint, last: str
     headers = {"Last-Event-ID": last}
     reply = await api.request("GET", f"/api/v1/flows/{flow_id}/stream", headers=headers)
     reply.refused(422, "INVALID_INPUT")
+
+
+# ------------------------------------------------------------------------------------------------ what it costs
+
+JOURNAL_READS = {"journal_of_flow", "journal_after", "get_flow_result", "last_seq"}
+
+
+@pytest.mark.parametrize("scope", ["flow", "all"])
+async def test_a_stream_reads_when_there_is_something_to_show(
+    node: Node, api: Api, endpoint: StepEndpoint, scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each commit that brings it events; not for heartbeats that the journal leaves out, nor in silence."""
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.05)
+    flow_id, received = await dispatched(api, endpoint)
+    seen = str((await api.events(flow_id))[-1]["seq"])
+    url = f"{node.url}/api/v1/flows/{flow_id}/stream" if scope == "flow" else f"{node.url}/api/v1/stream"
+    with noted_reads(node.engine.engine.store) as reads:
+        async with event_stream(api.session, url, seen) as stream:
+            (await api.post(received.metadata["heartbeat_url"], {"progress": 0.1})).ok()
+            assert (await stream.next()).event == "work_heartbeat"
+            monkeypatch.setattr(heartbeats_in_journal, "BURST", 0)
+            await elapsed(0.3)  # the first read may have shown it already, before the bell was heard
+            before = [read for read in reads if read in JOURNAL_READS]
+            for _ in range(5):
+                (await api.post(received.metadata["heartbeat_url"], {"progress": 0.1})).ok()
+            await elapsed(0.3)
+            assert [read for read in reads if read in JOURNAL_READS] == before
+            await api.succeed(received)
+            await stream.until("flow_completed")
+            if scope == "flow":
+                with pytest.raises(EOFError):
+                    await stream.next()
+    after = [read for read in reads if read in JOURNAL_READS][len(before) :]
+    assert after == ["journal_of_flow" if scope == "flow" else "journal_after"]
+    events = await api.events(flow_id)
+    assert sum(event["type"] == "work_heartbeat" for event in events) == 1
+
+
+async def test_a_stream_goes_on_with_a_flow_that_was_redriven(api: Api, endpoint: StepEndpoint) -> None:
+    """The journal alone says whether the flow is over: it had ended once when the stream began."""
+    flow_id, received = await dispatched(api, endpoint)
+    (await api.complete(received, {"success": False, "error": "broken"})).ok()
+    (await api.post(f"/api/v1/flows/{flow_id}/redrive")).ok()
+    again = await endpoint.received(PATH, 2)
+    async with event_stream(api.session, f"{api.url}/api/v1/flows/{flow_id}/stream", "0") as stream:
+        seen = await stream.until("flow_redriven") + await stream.until("work_dispatched")
+        assert "flow_failed" in {sent.event for sent in seen}
+        await api.succeed(again)
+        seen += await stream.until("flow_completed")
+        with pytest.raises(EOFError):
+            await stream.next()
+    assert [sent.data["seq"] for sent in seen] == [event["seq"] for event in await api.events(flow_id)]
+
+
+async def test_the_stream_of_a_flow_that_has_ended_ends(api: Api, endpoint: StepEndpoint) -> None:
+    flow_id, received = await dispatched(api, endpoint)
+    await api.succeed(received)
+    last = str((await api.events(flow_id))[-1]["seq"])
+    for seen in ("0", last):
+        async with event_stream(api.session, f"{api.url}/api/v1/flows/{flow_id}/stream", seen) as stream:
+            if seen == "0":
+                await stream.until("flow_completed")
+            with pytest.raises(EOFError):
+                await stream.next()

@@ -113,7 +113,11 @@ async def words_with_tokens(api: Api, endpoint: StepEndpoint) -> list[Received]:
     steps = f"/api/v1/workflows/{workflow_id}/steps"
     (await api.post(f"{steps}/{token}/gate", {})).refused(400, "BAD_REQUEST")
     (await api.post(f"{steps}/s/gate", {"step_input": {"url": seen[0].webhook_url}})).ok()
-    assert (await api.post(f"{steps}/s/complete", {"output": {"url": seen[0].webhook_url}})).status == 204
+    report = {"output": {"url": seen[0].webhook_url}, "metadata": {"url": seen[0].webhook_url, token: token}}
+    assert (await api.post(f"{steps}/s/complete", report)).status == 204
+    step = (await api.get(f"{steps}/s")).ok()
+    assert "[redacted]" in step["metadata"]["url"]
+    assert token not in str(step)
     assert (await api.post(f"/api/v1/workflows/{workflow_id}/fail", {"reason": token})).status < 300
     return seen
 

@@ -109,6 +109,7 @@ async def test_while_it_stops(start_node: StartNode, connect: Connect, endpoint:
 
     await eventually(stops)
     await refused()
+    assert (await api.get("/readyz")).refused(503, "UNAVAILABLE") == {"failed": "stopping"}
     assert not stopping.done()
     release.set()
     await stopping

@@ -1,4 +1,4 @@
-"""Passwords in the URLs of steps and subscriptions: used for every call, and shown to nobody."""
+"""Passwords in the URLs of steps and subscriptions are used for every call, and never shown."""
 
 from __future__ import annotations
 

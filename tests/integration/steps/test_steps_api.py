@@ -33,11 +33,17 @@ FULL: dict[str, Any] = {
         "parallelism": None,
         "rate_limit": {"count": 10, "per_ms": 1000},
     },
-    "effect": {"policy": "idempotent", "key": {"keep": None, "strip": ["reason"]}, "scope": "flow", "window": "24h"},
+    "effect": {
+        "policy": "dedupe",
+        "key": {"keep": None, "strip": ["reason"]},
+        "scope": "global",
+        "window": "24h",
+        "downstream_window": "7d",
+    },
     "control": {"approval": None},
     "predicate": None,
     "compensate": None,
-    "status_url": None,
+    "status_url": "http://worker/status",
     "cancel_url": None,
     "duplicate_status": 400,
     "require_signature": False,
@@ -57,6 +63,15 @@ async def test_new_same_and_changed(api: Api) -> None:
     (await put(api, "transcribe", {**FULL, "name": "Other"})).ok(200)
     shown = (await api.get("/api/v1/steps/transcribe")).ok()
     assert shown["name"] == "Other"
+
+
+@pytest.mark.parametrize("policy", ["pure", "idempotent", "dedupe", "reconcile", "unsafe_once"])
+async def test_every_effect_policy_is_shown_as_published(api: Api, policy: str) -> None:
+    effect = {"policy": policy, "scope": "global", "window": "7d", "downstream_window": "30d"}
+    fields = {"effect": effect, "control": {"approval": {}}, "status_url": "http://worker:9000/status"}
+    body = (await put(api, "refund", {**FULL, **fields})).ok(201)
+    assert {name: body["effect"][name] for name in effect} == effect
+    assert body["status_url"] == fields["status_url"]
 
 
 async def test_the_whole_example_of_the_contract_comes_back(api: Api) -> None:

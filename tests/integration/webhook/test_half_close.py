@@ -6,6 +6,7 @@ import pytest
 
 from counterfoil.testing import StepEndpoint
 from tests.half_close import (
+    break_off_a_completion_and_shut_down,
     break_off_and_shut_down,
     complete_and_shut_down,
     pipeline_and_shut_down,
@@ -39,3 +40,7 @@ async def test_long_polls_and_streams_are_answered(api: Api, endpoint: StepEndpo
 
 async def test_half_a_request(api: Api) -> None:
     await break_off_and_shut_down(api)
+
+
+async def test_half_a_completion(api: Api, endpoint: StepEndpoint) -> None:
+    await break_off_a_completion_and_shut_down(api, endpoint)

@@ -1,4 +1,4 @@
-"""A receipt never becomes an id: ids are shown to everybody who may read."""
+"""A receipt is never accepted as an id, because ids are shown to every reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads of requests that are not quite as most are: understood the same, whoever parses them.
+"""Unusual heads of requests have the same meaning on the fast path and in aiohttp's parser.
 
 The plainest completions are not parsed by the HTTP server's own parser. Whatever is not of that form must be: a head
 that two parsers understand differently is how requests are smuggled.

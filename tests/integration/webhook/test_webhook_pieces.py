@@ -1,7 +1,7 @@
 """However a request is cut into pieces and packed together with others, the webhook answers the same.
 
-A completion that arrives in one piece may be handled on a shorter way than one that does not: nobody may be able to
-tell the difference.
+A completion that arrives in one piece may be handled by the fast path, and any other by aiohttp: clients must not be
+able to tell the difference.
 """
 
 from __future__ import annotations
@@ -32,17 +32,27 @@ SUCCESS = orjson.dumps({"success": True, "outputs": {"a": 1}})
 OTHER = orjson.dumps({"success": True, "outputs": {"a": 2}})
 FAILURE = orjson.dumps({"success": False, "error": "x"})
 AGAIN = orjson.dumps({"success": False, "retriable": True, "retry_after": 60})
-WAYS = ("one piece", "one piece, not so plain", "head and body", "byte by byte", "chunked")
+WAYS = (
+    "one piece",
+    "one piece, kept alive",
+    "one piece, not so plain",
+    "head and body",
+    "head and body, not so plain",
+    "byte by byte",
+    "chunked",
+)
 VARIABLE = re.compile(rb'"(flow_id|step_id|recorded_at)":"[^"]*"')
 
 
 async def send(connection: RawConnection, way: str, head: bytes, body: bytes) -> None:
     """The same request, cut in one of several ways."""
-    if way == "one piece":
+    if "not so plain" in way:
+        head = head.replace(b"\r\n\r\n", b"\r\nTE: trailers\r\n\r\n")
+    elif "kept alive" in way:
+        head = head.replace(b"\r\n\r\n", b"\r\nConnection: keep-alive\r\n\r\n")
+    if way.startswith("one piece"):
         connection.send(head + body)
-    elif way == "one piece, not so plain":
-        connection.send(head.replace(b"\r\n\r\n", b"\r\nConnection: keep-alive\r\n\r\n") + body)
-    elif way == "head and body":
+    elif way.startswith("head and body"):
         connection.send(head)
         await elapsed(0.02)
         connection.send(body)

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
 
 from counterfoil.app import StartFailure
 from counterfoil.testing import StepEndpoint
@@ -230,6 +231,27 @@ async def test_a_signature_is_wanted_with_the_header_form_too(signed_api: Api, e
     path = f"/webhook/{flow_id}/{received.metadata['step_id']}"
     (await post_signed(signed_api, path, headers)).refused(401, "INVALID_SIGNATURE")
     assert (await post_signed(signed_api, path, {**headers, **signature_headers(SECRET, RESULT)})).ok()
+
+
+async def test_a_signing_secret_can_be_replaced_while_both_sides_run(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    """Old, then both, then new: neither side is refused as long as it has a secret of that time."""
+    for secrets, accepted in ((SECRET, [SECRET]), (f"{SECRET},{OTHER_SECRET}", [SECRET, OTHER_SECRET])):
+        node = await start_node(signing_secret=secrets)
+        for secret in accepted:
+            _, received = await dispatched(connect(node), endpoint, require_signature=True)
+            Webhook(secret).verify(received.content, dict(received.headers))
+            reply = await post_signed(connect(node), received.webhook_url, signature_headers(secret, RESULT))
+            assert reply.ok()["status"] == "succeeded"
+        await node.stop()
+    api = connect(await start_node(signing_secret=OTHER_SECRET))
+    _, received = await dispatched(api, endpoint, require_signature=True)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(SECRET).verify(received.content, dict(received.headers))
+    old = await post_signed(api, received.webhook_url, signature_headers(SECRET, RESULT))
+    old.refused(401, "INVALID_SIGNATURE")
+    assert (await post_signed(api, received.webhook_url, signature_headers(OTHER_SECRET, RESULT))).ok()
 
 
 async def test_a_receipt_secret_can_be_rotated(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:

@@ -1,4 +1,4 @@
-"""How much runs at once: parallelism of a step, slots of a host, and that nobody starves anybody."""
+"""Concurrency: parallelism of a step, slots of a host, and no starvation of other work."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ async def test_silence_past_the_deadline_is_sent_again(api: Api, endpoint: StepE
     assert second.token == first.token
     assert moment(second.metadata["deadline_at"]) > moment(first.metadata["deadline_at"])
     event = await api.until_event(flow_id, "work_not_completed")
-    assert event["data"]["delivery"] == "unknown"
+    assert (event["data"]["delivery"], event["data"]["cause"]) == ("answered", "deadline_passed")
     await api.succeed(second)
     assert (await api.final(flow_id))["status"] == "completed"
 
@@ -65,7 +65,8 @@ async def test_the_heartbeat_timeout_is_shorter_than_the_deadline(api: Api, endp
     assert len(endpoint.requests(PATH)) == 1
     second = await endpoint.received(PATH, 2)
     assert second.at - first.at >= 1.3
-    assert (await api.until_event(flow_id, "work_not_completed"))["data"]["delivery"] == "unknown"
+    event = await api.until_event(flow_id, "work_not_completed")
+    assert (event["data"]["delivery"], event["data"]["cause"]) == ("answered", "deadline_passed")
     await api.succeed(second)
 
 

@@ -99,17 +99,23 @@ async def test_it_is_refused_when_the_outcome_is_recorded(
 
 
 async def test_before_the_acknowledgement_it_counts(api: Api, endpoint: StepEndpoint) -> None:
-    """A worker may be quicker than the answer of the endpoint that called it."""
-    replies = []
+    """A worker may be quicker than the answer of the endpoint that called it: its heartbeat proves the delivery."""
+    replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def beat_first(received: Any) -> Answer:
-        replies.append(await api.post(received.metadata["heartbeat_url"], {"progress": 0.1}))
+        replied.set_result(await api.post(received.metadata["heartbeat_url"], {"progress": 0.1}))
         return Answer()
 
     endpoint.answer(PATH, beat_first)
-    flow_id, _ = await dispatched(api, endpoint)
-    assert replies[0].ok()["cancel_requested"] is False
-    assert (await api.work(flow_id))["progress"] == 0.1
+    flow_id, received = await dispatched(api, endpoint, acknowledged=False)
+    event = await api.until_event(flow_id, "work_heartbeat")
+    assert event["data"]["taken"] is True
+    assert (await replied).ok()["cancel_requested"] is False
+    work = await api.work(flow_id)
+    assert (work["status"], work["progress"], work["acknowledged_at"]) == ("active", 0.1, event["at"])
+    (attempt,) = (await api.get(f"/api/v1/work/{work['work_id']}")).ok()["attempts"]
+    assert (attempt["delivery"], attempt["acknowledged_at"]) == ("delivered", event["at"])
+    await api.succeed(received)
 
 
 async def test_while_not_completed_it_is_no_error(api: Api, endpoint: StepEndpoint) -> None:

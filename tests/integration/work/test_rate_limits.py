@@ -1,4 +1,4 @@
-"""Rate limits over HTTP: so many dispatches in any window and no more, and nobody else is held up by it."""
+"""Rate limits over HTTP: at most so many dispatches in any window, without delaying other steps."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class TestNotDelivered:
         reply = await post(transport, "http://slow.example/", SHORT_MS)
         over.set()
         assert asked.is_set()
-        assert reply == Reply(SendOutcome.NOT_DELIVERED, error=f"no connection within {SHORT_MS} ms")
+        assert reply == Reply(SendOutcome.NOT_DELIVERED, error=f"no connection within {SHORT_MS} ms", timed_out=True)
 
     async def test_a_connection_that_is_not_established_in_time(self, transport: HttpTransport) -> None:
         """The handshake of TLS belongs to the connection: until it is over no request can have been sent."""
@@ -84,7 +84,7 @@ class TestNotDelivered:
         async with server:
             started = time.monotonic()
             reply = await post(transport, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/", SHORT_MS)
-        assert reply == Reply(SendOutcome.NOT_DELIVERED, error=f"no connection within {SHORT_MS} ms")
+        assert reply == Reply(SendOutcome.NOT_DELIVERED, error=f"no connection within {SHORT_MS} ms", timed_out=True)
         assert time.monotonic() - started < 5
 
     async def test_no_tls_on_the_other_side(self, transport: HttpTransport) -> None:
@@ -168,7 +168,8 @@ class TestUnknown:
     async def test_silence(self, transport: HttpTransport) -> None:
         async with peer(hangs) as endpoint:
             reply = await post(transport, endpoint.url(), ENOUGH_MS)
-            assert reply == Reply(SendOutcome.UNKNOWN, error=f"no complete response within {ENOUGH_MS} ms")
+            late = f"no complete response within {ENOUGH_MS} ms"
+            assert reply == Reply(SendOutcome.UNKNOWN, error=late, timed_out=True)
             await endpoint.until(lambda: endpoint.hung_up == 1)
 
     @pytest.mark.parametrize("timeout_ms", [0, -5])

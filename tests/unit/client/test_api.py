@@ -13,6 +13,7 @@ from counterfoil.client.errors import (
     FlowNotFailed,
     InvalidStep,
     NotPendingError,
+    NotWaitingForReconciliation,
     PlanCycle,
     Unauthenticated,
     Unavailable,
@@ -103,6 +104,35 @@ async def test_a_flow_starts_with_how_it_is_to_end(engine: CannedEngine, client:
         "on_deadline": "cancel",
         "compensate": False,
     }
+
+
+async def test_a_flow_starts_with_given_keys(engine: CannedEngine, client: Client) -> None:
+    engine.reply("POST /api/v1/flows", Reply(201, {"flow_id": "f-1"}))
+    await client.start_flow(["ship"], init_keys={"charge": "order-7"})
+    assert engine.asked[0].body == {"goals": ["ship"], "init": {}, "init_keys": {"charge": "order-7"}}
+
+
+async def test_the_reconciliation_queue_is_read_and_settled(engine: CannedEngine, client: Client) -> None:
+    path = "/api/v1/reconciliations"
+    engine.reply(f"GET {path}", Reply(200, {"reconciliations": [{"work_id": "w"}], "next_cursor": None}))
+    engine.reply(f"GET {path}/w", Reply(200, {"work_id": "w", "hold": "reconcile"}))
+    engine.reply(
+        f"POST {path}/w",
+        Reply(200, {"work_id": "w", "status": "held", "approval_id": "apr_1"}),
+        error(409, "NOT_WAITING_FOR_RECONCILIATION", status="held"),
+    )
+    page = await client.reconciliations(step="charge", hold="reconcile", since="2026-11-16T12:00:00Z", limit=5)
+    assert [item["work_id"] for item in page["reconciliations"]] == ["w"]
+    query = {"step": "charge", "hold": "reconcile", "since": "2026-11-16T12:00:00Z", "limit": "5"}
+    assert engine.asked[0].query == query
+    assert (await client.reconciliation("w"))["hold"] == "reconcile"
+    settled = await client.settle("w", "applied", outputs={"id": 1}, note="ledger")
+    assert (settled["status"], settled["approval_id"]) == ("held", "apr_1")
+    assert engine.asked[-1].body == {"outcome": "applied", "outputs": {"id": 1}, "note": "ledger"}
+    with pytest.raises(NotWaitingForReconciliation) as refused:
+        await client.settle("w", "failed", error="no")
+    assert refused.value.details["status"] == "held"
+    assert engine.asked[-1].body == {"outcome": "failed", "error": "no"}
 
 
 async def test_a_plan_is_asked_for_as_a_flow_is_started(engine: CannedEngine, client: Client) -> None:

@@ -200,6 +200,21 @@ async def test_a_result_that_the_engine_cannot_take_fails_the_work(serve: Any, e
     assert (await dispatcher.report(2))["error"] == "the worker's result was refused: PAYLOAD_TOO_LARGE: too much"
 
 
+async def test_a_result_that_is_not_valid_fails_the_work_with_the_place(serve: Any, engine: CannedEngine) -> None:
+    wrong = [{"place": "outputs.n", "message": "must be a number"}]
+    engine.reply(f"POST {WEBHOOK}", error(422, "INVALID_RESULT", "not a result", errors=wrong), ACCEPTED)
+    worker = Worker()
+
+    @worker.step("/s")
+    async def handler(assignment: Assignment) -> dict[str, str]:
+        return {"n": "x"}
+
+    dispatcher = await serve(worker)
+    await dispatcher.dispatch()
+    reason = "INVALID_RESULT: not a result (outputs.n: must be a number)"
+    assert (await dispatcher.report(2))["error"] == f"the worker's result was refused: {reason}"
+
+
 async def test_progress_is_repeated_by_the_heartbeats(serve: Any) -> None:
     worker, done = Worker(heartbeat_every=0.01), asyncio.Event()
 

@@ -18,6 +18,7 @@ from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.cluster.peers import BUSY_SECONDS, MANY_FLOWS, MOST_FLOWS, Peers
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.queries.feed import Feed, FeedReader
+from counterfoil.engine.queries.results import Results
 from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.engine.work.capacity import Slots
 from counterfoil.engine.work.sending_room import SendingRoom
@@ -35,6 +36,24 @@ pytestmark = pytest.mark.postgresql_only
 
 A_MOMENT = 0.1
 LONG = 10.0
+
+
+class NotedResults(Results):
+    """With a note of the flows that are said to have ended; None: any may have."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        super().__init__(store, lambda: False)
+        self.ended: list[list[str] | None] = []
+
+    def read_ended(self, flow_ids: Iterable[str]) -> None:
+        noted = list(flow_ids)
+        if noted:
+            self.ended.append(noted)
+        super().read_ended(noted)
+
+    def look_again(self) -> None:
+        self.ended.append(None)
+        super().look_again()
 
 
 class NotedRoom(SendingRoom):
@@ -66,7 +85,8 @@ class Node:
         wakeups = Wakeups()
         wakeups.listen(self._count)
         self.room = NotedRoom(Slots(1, 1), wakeups)
-        self.peers = Peers(self.store, context, self.lease, self.feed, wakeups, self.room, self.sizer)
+        self.results = NotedResults(self.store)
+        self.peers = Peers(self.store, context, self.lease, self.feed, self.results, wakeups, self.room, self.sizer)
 
     @property
     def rooms(self) -> list[list[str]]:
@@ -160,6 +180,38 @@ async def test_a_flow_that_changed_rings_for_whoever_reads_it_elsewhere(nodes: P
         assert not await rung(other, A_MOMENT)
 
 
+async def test_only_flows_that_ended_are_looked_at_for_polls(nodes: Pair) -> None:
+    one, two = nodes
+    one.peers.tell(flows=["changed", "ended"])
+    one.peers.tell(ended=["ended"])
+    await heard_all(*nodes)
+    one.peers.tell(flows=["changed"], steps=["step"])
+    await heard_all(*nodes)
+    assert (one.results.ended, two.results.ended) == ([], [["ended"]])
+
+
+@pytest.mark.parametrize("many", [MOST_FLOWS, MOST_FLOWS + 1])
+async def test_flows_that_ended_are_named_though_more_have_changed(nodes: Pair, spoken: Words, many: int) -> None:
+    one, two = nodes
+    spoken.clear()
+    ended = [f"f{number:03}" for number in range(many)]
+    one.peers.tell(flows=[*ended, "another"], ended=ended)
+    await heard_all(*nodes)
+    await eventually(lambda: spoken, what="the word")
+    assert spoken[0]["flows"] is None
+    assert two.results.ended == ([ended] if many <= MOST_FLOWS else [None])
+
+
+async def test_an_earlier_release_does_not_say_which_flows_ended(nodes: Pair) -> None:
+    """While nodes are upgraded one after the other."""
+    one, two = nodes
+    for flows in (["flow"], None):
+        message = {"from": "a node of before", "flows": flows, "steps": [], "due": False}
+        await one.store.notify(orjson.dumps(message).decode())
+    await heard_all(*nodes)
+    assert two.results.ended == [["flow"], None]
+
+
 async def test_room_and_due_work_are_told(nodes: Pair) -> None:
     one, two = nodes
     one.peers.tell(steps=["b", "a"])
@@ -187,7 +239,7 @@ async def test_what_is_told_in_one_moment_is_one_word(nodes: Pair, spoken: Words
     await eventually(lambda: two.dues, what="the word")
     await eventually(lambda: spoken, what="the word")
     flows = [f"flow-{number}" for number in range(5)]
-    assert spoken == [{"from": "one", "flows": flows, "steps": ["step"], "due": True}]
+    assert spoken == [{"from": "one", "flows": flows, "ended": [], "steps": ["step"], "due": True}]
 
 
 async def test_what_is_told_while_a_word_is_said_is_said_after_it(nodes: Pair, spoken: Words) -> None:
@@ -223,14 +275,24 @@ async def test_more_flows_than_can_be_told_are_any_flow(nodes: Pair, spoken: Wor
 
 
 async def test_ids_that_are_too_long_for_a_message_are_any(nodes: Pair, spoken: Words) -> None:
-    """A message of PostgreSQL has a limit; whoever has no room heard of finds out by itself."""
+    """A message of PostgreSQL has a limit."""
     one, two = nodes
     spoken.clear()
     with two.feed.subscribe("a reader") as subscription:
         one.peers.tell(flows=["f" * 200 + str(number) for number in range(50)], steps=["step"], due=True)
         assert await rung(subscription)
     await eventually(lambda: two.dues and spoken, what="word of due work")
-    assert [(word["flows"], word["steps"]) for word in spoken] == [(None, [])]
+    assert [(word["flows"], word["steps"]) for word in spoken] == [(None, ["step"])]
+
+
+async def test_ids_of_ended_flows_that_are_too_long_are_any_as_well(nodes: Pair, spoken: Words) -> None:
+    one, two = nodes
+    spoken.clear()
+    ended = ["f" * 200 + str(number) for number in range(50)]
+    one.peers.tell(flows=ended, ended=ended, steps=["step"], due=True)
+    await eventually(lambda: two.dues and spoken, what="word of due work")
+    assert [(word["flows"], word["ended"], word["steps"]) for word in spoken] == [(None, None, [])]
+    assert two.results.ended == [None]
 
 
 async def test_a_word_that_cannot_be_said_is_forgotten(nodes: Pair, proxy: Proxy, spoken: Words) -> None:
@@ -250,7 +312,20 @@ async def test_a_word_that_cannot_be_said_is_forgotten(nodes: Pair, proxy: Proxy
 
 @pytest.mark.parametrize(
     "noise",
-    ["", "no json", "[]", "5", "null", '"text"', "{}", '{"from": "x"}', '{"from": "x", "flows": [], "steps": []}'],
+    [
+        "",
+        "no json",
+        "[]",
+        "5",
+        "null",
+        '"text"',
+        "{}",
+        '{"from": "x"}',
+        '{"from": "x", "flows": [], "steps": []}',
+        '{"from": "x", "flows": 7, "steps": [], "due": false}',
+        '{"from": "x", "flows": [], "ended": 7, "steps": [], "due": false}',
+        '{"from": "x", "flows": [[1], {}, 2], "ended": [[1], {}, 2], "steps": [], "due": false}',
+    ],
 )
 async def test_what_others_say_on_the_same_channel_is_ignored(nodes: Pair, noise: str) -> None:
     one, two = nodes

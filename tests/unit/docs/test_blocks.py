@@ -12,6 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from counterfoil.client import Receipt
+from counterfoil.domain.effects.reconciling import Settlement
 from counterfoil.domain.flows.ending import _cancel_call
 from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.records import Work
@@ -50,6 +51,7 @@ MODELS: dict[str, Callable[[Any], object]] = {
     "StartFlow": StartFlow.model_validate,
     "StepResult": StepResult.model_validate,
     "Heartbeat": Heartbeat.model_validate,
+    "Settlement": Settlement.model_validate,
     "ErrorAnswer": TypeAdapter(ErrorAnswer).validate_python,
     "JournalEvent": TypeAdapter(JournalEvent).validate_python,
     "Dispatch": Receipt.from_request,

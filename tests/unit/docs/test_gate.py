@@ -19,8 +19,9 @@ from counterfoil.domain.gate.requests import (
 from counterfoil.domain.policies.conditions import Operator
 from counterfoil.domain.policies.definitions import PolicyAction, PolicyDefinition, PolicyMatch
 from counterfoil.domain.policies.fields import FIELD_NAMES
-from counterfoil.wire.approvals import ApprovalDocument
+from counterfoil.wire.approvals import ApprovalDocument, PendingApproval, PendingApprovals
 from counterfoil.wire.gate import ClaimProlonged, GateAnswer, RetryContext
+from counterfoil.wire.workflows import CheckpointDocument, CheckpointResumed, WorkflowsPage
 from tests.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "gate.md").read_text("utf-8")
@@ -36,7 +37,11 @@ MODELS = (
     PolicyDefinition,
     PolicyMatch,
 )
-SHAPES = (GateAnswer, ClaimProlonged, RetryContext, ApprovalDocument)
+SHAPES = (
+    *(GateAnswer, ClaimProlonged, RetryContext),
+    *(ApprovalDocument, PendingApproval, PendingApprovals),
+    *(CheckpointDocument, CheckpointResumed, WorkflowsPage),
+)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)

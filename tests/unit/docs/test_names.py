@@ -11,6 +11,7 @@ import click
 import pytest
 
 from counterfoil.cli.main import cli
+from counterfoil.domain.effects.policies import Cause
 from counterfoil.domain.errors import error_types
 from counterfoil.domain.journal.events import EventType
 from counterfoil.domain.work.replies import ReplyCode
@@ -19,6 +20,7 @@ from counterfoil.engine.wakeups import SweepName
 from counterfoil.observability.metrics import Metrics
 from counterfoil.server.app import api_routes
 from counterfoil.settings import CLIENT_VARIABLES, ROLES, describe_settings
+from counterfoil.transport.exhaustion import DESCRIPTORS, MEMORY, PORTS, THREADS
 from tests.pages import PAGES, ROOT
 
 SOURCE = ROOT / "src" / "counterfoil"
@@ -46,6 +48,8 @@ WORK_CODES = {
     code
     for name in (
         "domain/work/decisions.py",
+        "domain/effects/clearing.py",
+        "domain/effects/probing.py",
         "domain/flows/running.py",
         "domain/gate/decisions.py",
         "domain/gate/completion.py",
@@ -55,7 +59,7 @@ WORK_CODES = {
         "engine/work/expire.py",
         "engine/flows/clocks.py",
     )
-    for code in constants(SOURCE / name) - {"CHILD_"}
+    for code in constants(SOURCE / name) - {"CHILD_"} - {str(code) for code in ReplyCode}
 } | {"CHILD_FAILED", "CHILD_CANCELLED"}  # these two are made from the state of the flow inside
 ARGUMENTS = {
     argument.human_readable_name
@@ -66,6 +70,11 @@ ARGUMENTS = {
 }
 API_CODES = {error.code for error in error_types()}
 VARIABLES = {item.variable for item in describe_settings()} | CLIENT_VARIABLES | {"COUNTERFOIL_CONFIG"}
+WORKERS = [ROOT / "examples" / name for name in ("worker.ts", "worker.go", "worker.sh")]
+WORKER_VARIABLES = set.intersection(*(set(_CODE.findall(path.read_text("utf-8"))) for path in WORKERS))
+"""Those that the example workers of all languages read."""
+OF_OTHERS = {"AXONFLOW_TELEMETRY", "TOOL_CALL"}
+"""Names of the axonflow client, in its how-to."""
 ROUTES = [re.sub(r"\{\w+\}", "[^/]+", route.path) for route in api_routes(cast(Engine, None))]
 METRICS = set(re.findall(r"^# TYPE (counterfoil_\w+) ", Metrics().render()[0].decode(), re.MULTILINE))
 
@@ -75,6 +84,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 @every_page
 def test_codes_and_variables_exist(page: Path) -> None:
     known = API_CODES | WORK_CODES | {str(code) for code in ReplyCode} | VARIABLES | {"WEBHOOK_BASE_URL"}
+    known |= WORKER_VARIABLES | OF_OTHERS
     used = set(_CODE.findall(page.read_text("utf-8")))
     assert used - known <= ARGUMENTS, "these are arguments of commands, all else must exist"
 
@@ -107,6 +117,11 @@ def test_the_reference_of_errors_has_the_codes_of_work() -> None:
     assert len(listed) == len(WORK_CODES)
 
 
+def test_the_reference_of_errors_has_every_cause_of_an_unknown_outcome() -> None:
+    text = (REFERENCE / "errors.md").read_text("utf-8")
+    assert set(re.findall(r"^- `(\w+)`: ", text, re.MULTILINE)) == {str(cause) for cause in Cause}
+
+
 def test_the_reference_of_the_journal_has_every_event() -> None:
     listed = first_cells(REFERENCE / "journal.md", "| type | what happened")
     assert set(listed) == {str(kind) for kind in EventType}
@@ -132,3 +147,25 @@ def test_the_page_on_deployment_has_every_role() -> None:
     text = (ROOT / "docs" / "how-to" / "deploy.md").read_text("utf-8")
     part = text[text.index("| role | may |") : text.index("The webhook needs no key")]
     assert tuple(_INLINE.findall(part)) == ROLES
+
+
+def test_what_readiness_can_name_is_documented() -> None:
+    """``error.details.failed`` of ``/readyz``."""
+    calls = [
+        node
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Unavailable"
+    ]
+    named = {
+        keyword.value.value
+        for call in calls
+        for keyword in call.keywords
+        if keyword.arg == "failed" and isinstance(keyword.value, ast.Constant)
+    }
+    resources = {lack.replace(" ", "_") for lack in (DESCRIPTORS, MEMORY, PORTS, THREADS)}
+    assert {"store", "sweeps"} <= named
+    health = (
+        (ROOT / "docs" / "how-to" / "operate.md").read_text("utf-8").partition("## Health")[2].partition("\n## ")[0]
+    )
+    assert {str(name) for name in named | resources} <= set(_INLINE.findall(health))

@@ -33,7 +33,7 @@ from counterfoil.domain.states import (
 )
 
 WORK = """
-pending -> active held succeeded failed cancelled
+pending -> active held not_completed succeeded failed cancelled
 held -> pending succeeded failed cancelled
 active -> succeeded failed not_completed cancelled
 not_completed -> active held succeeded failed cancelled

@@ -1,4 +1,4 @@
-"""Cancelling: what is open ends, workers are told, and whoever comes late is refused."""
+"""Cancelling: open work ends, workers are informed, and late reports are refused."""
 
 from __future__ import annotations
 

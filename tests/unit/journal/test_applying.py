@@ -58,6 +58,15 @@ class Notes:
     def create_approval(self, approval: Approval) -> None:
         self.made.append(approval)
 
+    def open_reconciliation(self, event: Event) -> None:
+        self.made.append(("opened", event))
+
+    def close_reconciliation(self, event: Event) -> None:
+        self.made.append(("closed", event))
+
+    def release_key(self, work: Work, event: Event) -> None:
+        pass
+
 
 def compensating() -> Flow:
     steps = [{"step_id": "step", "status": "active", "open": 0, "failed": 0}]
@@ -267,6 +276,9 @@ def test_every_event_can_be_applied() -> None:
         "gated": True,
         "approval_id": "approval",
         "child_flow_id": "inner",
+        "hold": "reconcile",
+        "cause": "ack_timeout",
+        "outcome": "applied",
     }
     for kind in EventType:
         data = ASKED if kind is EventType.APPROVAL_REQUESTED else known

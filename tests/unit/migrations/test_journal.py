@@ -264,15 +264,15 @@ async def test_an_engine_goes_on_where_the_old_one_stopped(tmp_path: Path) -> No
         await new.engine.reports.complete(work_id, StepResult(success=True, outputs={"amount": 1}))
         (result, final) = await queries.result("open", 0)
         assert (result["status"], final) == ("completed", True)
-        added = await queries.journal_after(last, None, 99)
+        added, _ = await queries.journal_after(last, None, 99)
         assert [kind for _, kind, _ in added] == ["work_succeeded", "step_completed", "flow_completed"]
-        told = await queries.journal_after(0, "open", 99)
+        told, _ = await queries.journal_after(0, "open", 99)
         assert [number for number, _, _ in told] == sorted({number for number, _, _ in told})
         assert [(await queries.flow(flow_id))["outputs"] for flow_id in ("done", "open")] == [
             OUTPUTS["done"],
             {"amount": 1},
         ]
-        [(_, _, first), *_] = await queries.journal_after(0, "done", 1)
+        [(_, _, first), *_], _ = await queries.journal_after(0, "done", 1)
         assert str(OUTPUTS["done"]["amount"]).encode() in first
         assert [kind for _, kind, _ in told[-3:]] == [kind for _, kind, _ in added]
         document = await queries.work_item(work_id)

@@ -94,7 +94,7 @@ async def test_flows_show_what_they_showed(place: Place) -> None:
         queries = simulator.engine.queries
         for flow_id, outputs in OUTPUTS.items():
             assert (await queries.flow(flow_id))["outputs"] == outputs, flow_id
-            assert (await queries.result(flow_id, 0))[0]["outputs"] == outputs, flow_id
+            assert json.loads(orjson.dumps(await queries.result(flow_id, 0)))[0]["outputs"] == outputs, flow_id
         listed = (await queries.flows())["flows"]
         assert {flow["flow_id"]: flow["outputs"] for flow in listed} == OUTPUTS
         document = json.loads(orjson.dumps(await queries.flow("half")))

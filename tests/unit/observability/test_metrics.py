@@ -106,6 +106,8 @@ def test_the_backlog_goes_up_and_down(metrics: Metrics) -> None:
     assert value(metrics, "counterfoil_backlog") == 12
     metrics.set_backlog(0)
     assert value(metrics, "counterfoil_backlog") == 0
+    metrics.set_waiting_polls(3)
+    assert value(metrics, "counterfoil_waiting_polls") == 3
 
 
 def test_every_open_state_is_shown_and_one_that_is_not_given_is_zero(metrics: Metrics) -> None:

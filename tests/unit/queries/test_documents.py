@@ -12,8 +12,8 @@ from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.records import StepVersion
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.steps.register import Register
+from counterfoil.engine.queries.attempts import read_attempts
 from counterfoil.engine.queries.documents import (
-    attempt_documents,
     event_document,
     flow_step_document,
     fragment,
@@ -24,6 +24,8 @@ from counterfoil.engine.queries.documents import (
     whole_flow,
     work_document,
 )
+from counterfoil.store.protocol import Row
+from counterfoil.wire.work import AttemptDocument
 from tests.store.records import NOW, definition, step_version
 
 AT = "2027-01-15T08:00:00.000Z"
@@ -270,15 +272,24 @@ def test_an_event_shows_its_times_as_times() -> None:
     }
 
 
+def attempts_in(events: list[Row]) -> list[AttemptDocument]:
+    return read_attempts(events).documents
+
+
 def test_an_attempt_that_waits() -> None:
-    [attempt] = attempt_documents([event_row("work_created"), event_row("work_dispatched")])
+    [attempt] = attempts_in([event_row("work_created"), event_row("work_dispatched")])
     assert attempt == {
         "attempt": 1,
+        "planned_at": AT,
+        "approved_at": None,
+        "started_at": AT,
         "sent_at": AT,
         "acknowledged_at": None,
+        "finished_at": None,
         "ended_at": None,
         "outcome": "waiting",
         "delivery": None,
+        "cause": None,
         "error": None,
         "next_attempt_at": None,
     }
@@ -286,7 +297,7 @@ def test_an_attempt_that_waits() -> None:
 
 def test_attempts_are_read_off_the_journal() -> None:
     cause = {"code": "ENDPOINT_UNAVAILABLE", "message": "the endpoint answered 503"}
-    attempts = attempt_documents(
+    attempts = attempts_in(
         [
             event_row("work_created"),
             event_row("work_dispatched"),
@@ -300,7 +311,7 @@ def test_attempts_are_read_off_the_journal() -> None:
     assert [
         (each["outcome"], each["delivery"], each["error"], each["next_attempt_at"], each["ended_at"])
         for each in attempts
-    ] == [("not_completed", "answered", cause, LATER, AT), ("succeeded", "answered", None, None, LATER)]
+    ] == [("not_completed", "delivered", cause, LATER, AT), ("succeeded", "delivered", None, None, LATER)]
     assert [each["attempt"] for each in attempts] == [1, 2]
     assert attempts[1]["acknowledged_at"] == LATER
 
@@ -308,7 +319,7 @@ def test_attempts_are_read_off_the_journal() -> None:
 def test_an_attempt_that_could_not_be_sent_keeps_its_number_for_the_next() -> None:
     error = {"code": "NOT_SENT", "message": "not sent: this machine lacks memory"}
     gave_back: dict[str, Any] = {"error": error, "delivery": "not_delivered", "next_attempt_at": NOW + 500}
-    attempts = attempt_documents(
+    attempts = attempts_in(
         [
             event_row("work_dispatched"),
             event_row("work_not_completed", **gave_back, unsent=True),
@@ -321,7 +332,7 @@ def test_an_attempt_that_could_not_be_sent_keeps_its_number_for_the_next() -> No
 
 
 def test_a_late_result_ends_the_last_attempt() -> None:
-    attempts = attempt_documents(
+    attempts = attempts_in(
         [
             event_row("work_dispatched"),
             event_row("work_not_completed", error={"code": "X"}, delivery="unknown", next_attempt_at=NOW + 500),
@@ -333,7 +344,7 @@ def test_a_late_result_ends_the_last_attempt() -> None:
 
 def test_a_postponed_attempt_shows_when_the_next_one_is_due() -> None:
     back = {"code": "NOT_COMPLETED", "message": "busy"}
-    attempts = attempt_documents(
+    attempts = attempts_in(
         [
             event_row("work_dispatched"),
             event_row("work_not_completed", error={"code": "X"}, delivery="unknown", next_attempt_at=NOW),
@@ -346,4 +357,4 @@ def test_a_postponed_attempt_shows_when_the_next_one_is_due() -> None:
 
 
 def test_work_cancelled_before_its_first_attempt_has_none() -> None:
-    assert attempt_documents([event_row("work_created"), event_row("work_cancelled")]) == []
+    assert attempts_in([event_row("work_created"), event_row("work_cancelled")]) == []

@@ -1,4 +1,4 @@
-"""Bells: who waits for a flow or for all of them is woken by a commit, at once, and by nothing else."""
+"""Bells: a reader that waits for a flow or for all flows is woken by a commit, at once, and by nothing else."""
 
 from __future__ import annotations
 
@@ -46,9 +46,19 @@ async def test_the_rings_of_other_flows_are_not_heard() -> None:
         assert await rung(all_flows)
 
 
+async def test_a_commit_without_events_rings_nothing() -> None:
+    feed = Feed()
+    with feed.subscribe("flow") as subscription, feed.subscribe(None) as all_flows:
+        feed.ring([])
+        assert not await rung(subscription)
+        assert not await rung(all_flows)
+
+
 async def test_the_time_is_over() -> None:
     with Feed().subscribe("flow") as subscription:
-        await asyncio.wait_for(subscription.wait(0.001), LONG)
+        assert not await asyncio.wait_for(subscription.wait(0.001), LONG)
+        subscription.ring()
+        assert await asyncio.wait_for(subscription.wait(LONG), LONG)
 
 
 @pytest.mark.parametrize("flow_id", ["flow", None])

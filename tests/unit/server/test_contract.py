@@ -35,7 +35,8 @@ def test_a_declared_answer_passes() -> None:
 
 
 def test_a_fixed_path_comes_before_one_with_a_name() -> None:
-    check("/api/v1/workflows/approvals/pending", {"pending_approvals": [], "count": 0})
+    page = {"pending_approvals": [], "count": 0, "total": 0, "limit": 20, "offset": 0, "has_more": False}
+    check("/api/v1/workflows/approvals/pending", page)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,17 @@ def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
     assert len(set(names)) == len(names)
 
 
+def test_every_operation_has_a_summary_and_one_to_three_sentences(document: dict[str, Any]) -> None:
+    for path, method, operation in operations(document):
+        summary, description = operation["summary"], operation.get("description", "")
+        assert summary, (method, path)
+        assert not summary.endswith("."), (method, path)
+        assert description.endswith("."), f"{method} {path}: {description!r}"
+        assert description.rstrip(".") != summary, (method, path)
+        sentences = re.findall(r"\.(?=\s|$)", description)
+        assert 1 <= len(sentences) <= 3, f"{method} {path}: {description!r}"
+
+
 def test_every_schema_is_json_schema_and_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     components = {"components": document["components"]}
     for schema in [*schemas_within(document["paths"]), *document["components"]["schemas"].values()]:

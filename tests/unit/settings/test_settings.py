@@ -1,4 +1,4 @@
-"""Settings: where values come from, who wins, and what a wrong one is answered with."""
+"""Settings: their sources and precedence, and the errors for wrong values."""
 
 from __future__ import annotations
 

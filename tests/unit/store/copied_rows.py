@@ -28,6 +28,9 @@ TABLES = {
     "subscriptions": ("subscription_id",),
     "deliveries": ("ordinal",),
     "receipt_checks": ("check_value",),
+    "reconciliations": ("work_id",),
+    "dedup_records": ("dedup_id",),
+    "dedup_waiters": ("work_id",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -123,4 +126,13 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         (11, "d2", "s", "z", "flow_started", "{}", 0, None, None, 1),
     ],
     "receipt_checks": [("0f", 0, LARGEST), ("a1", 5, None)],
+    "reconciliations": [
+        ("w1", "z", "job", "reconcile", "ack_timeout", 1, 5, LARGEST, 2, 4, "unknown", 1),
+        ("w2", "a", "räuber", None, "node_lost", 2, 5, None, 0, None, None, 0),
+    ],
+    "dedup_records": [
+        ("d1", "job", "clé", "success", "w1", "z", r'{"result":{"text":"\u0000"}}', 1, LARGEST, 0, None),
+        ("d2", "job", "k", "pending", "w2", "a", None, None, None, 1, 5),
+    ],
+    "dedup_waiters": [("w3", "z", "d2", LARGEST)],
 }

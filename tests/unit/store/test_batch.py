@@ -16,7 +16,7 @@ from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.group_commit.batch import Batch, Command, ForEach
 from counterfoil.store.kinds.definitions import CURRENT
 from counterfoil.store.kinds.work import WORK
-from counterfoil.store.unit_of_work.read_set import Find, ReadSet
+from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.testing.simulator import StillClock
 from tests.store.records import NOW
@@ -301,6 +301,20 @@ def test_a_search_is_made_again_and_what_was_found_before_is_forgotten() -> None
     assert rig.batch.decide() is None
     assert rig.answer() == [["z"], "beside"]
     assert rig.told == ["beside", "z"]
+
+
+@pytest.mark.parametrize("load", ["approvals", "reconciliations", "waiters"])
+def test_what_the_lock_of_a_flow_covers_is_not_looked_for_without_it(load: str) -> None:
+    """The flow was locked because a search found it, and the search may not find it again."""
+
+    def look(unit: UnitOfWork) -> None:
+        raise NotLoaded(load, "x")
+
+    rig = Rig(ForEach(SEARCH, lambda name: Note(name, look)))
+    expanded(rig, "x")
+    assert rig.batch.decide() == ReadSet(**{load: {"x"}})
+    rig.batch.restart()
+    assert rig.batch.needs == ReadSet(finds={SEARCH})
 
 
 def test_a_search_that_found_something_may_find_nothing_the_next_time() -> None:

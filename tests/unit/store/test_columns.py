@@ -58,7 +58,12 @@ READS: dict[str, tuple[str, ...]] = {
     "doctor_gates": GATE_COLUMNS.names,
     "doctor_steps": COLUMNS_WITH_OUTPUTS,
     "get_approval": ("ordinal", *APPROVAL_COLUMNS.names),
-    "get_gates": (*GATE_COLUMNS.names, "status", "deadline_at", "attempt", "error", "status"),
+    "get_gates": (
+        *GATE_COLUMNS.names,
+        *("status", "deadline_at", "attempt", "error"),
+        *("status", "expires_at", "reviews"),
+        *("result", "ordinal"),
+    ),
     "get_policy": POLICY_COLUMNS.names,
     "get_schedule": SCHEDULE_COLUMNS.names,
     "get_subscription": SUBSCRIPTION_COLUMNS.names,

@@ -1,4 +1,4 @@
-"""Group commit on a real store: who is answered what when commands share a transaction, and what is durable then."""
+"""Group commit on a real store: the answers of commands that share a transaction, and what is durable then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A commit of which nobody knows whether it holds: nothing is said and nothing written until the database has told."""
+"""A commit with an unknown outcome: nothing is answered or written until the database has told the outcome."""
 
 from __future__ import annotations
 

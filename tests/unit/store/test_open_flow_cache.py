@@ -13,12 +13,12 @@ from counterfoil.store.kinds.flows import FLOWS
 from counterfoil.store.kinds.steps import STEPS
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
-from tests.store.records import NOW, flow_record, step_run, work_item
+from tests.store.records import NOW, flow_record, step_run, step_version, work_item
 
 
 def loaded(*names: str, items: int = 1) -> UnitOfWork:
     """A unit that has loaded flows of these names, each with a step and so many items."""
-    unit = UnitOfWork({})
+    unit = UnitOfWork({"version": step_version()})
     for name in names:
         unit.records(FLOWS).add(name, flow_record(flow_id=name))
         unit.add(STEPS, step_run(flow_id=name, items=items, open_items=items))
@@ -54,7 +54,7 @@ def commit(memory: OpenFlowCache, unit: UnitOfWork) -> dict[str, CachedFlow]:
 
 
 def recalled(memory: OpenFlowCache, *work_ids: str, revisions: dict[str, int] | None = None) -> UnitOfWork:
-    unit = UnitOfWork({})
+    unit = UnitOfWork({"version": step_version()})
     assert memory.recall(unit, ReadSet(work=set(work_ids)), revisions).work == set()
     return unit
 

@@ -144,7 +144,7 @@ async def test_nobody_waits_for_an_engine_that_stops(simulator: Simulator) -> No
     await start(simulator, "flow")
     waiting = asyncio.create_task(simulator.engine.queries.result("flow", 60_000))
     await asyncio.sleep(0)
-    simulator.engine.feed.close()
+    simulator.engine.end_waiting()
     _, final = await asyncio.wait_for(waiting, 10)
     assert not final
 
@@ -173,11 +173,13 @@ async def test_the_journal_of_all_flows_and_of_one_from_a_place_on(simulator: Si
     await start(simulator, "one")
     await start(simulator, "two")
     queries = simulator.engine.queries
-    everything = await queries.journal_after(0, None, 100)
+    everything, more = await queries.journal_after(0, None, 100)
+    assert not more
     assert [seq for seq, _, _ in everything] == [*range(64, 68), *range(128, 132)]
     assert await queries.last_seq() == 191
-    assert await queries.journal_after(191, None, 100) == []
-    assert [seq for seq, _, _ in await queries.journal_after(128, "two", 2)] == [129, 130]
+    assert await queries.journal_after(191, None, 100) == ([], False)
+    page = await queries.journal_after(128, "two", 2)
+    assert ([seq for seq, _, _ in page.events], page.more) == ([129, 130], True)
     seq, kind, document = everything[0]
     assert (seq, kind) == (64, "flow_started")
     assert orjson.loads(document)["flow_id"] == "one"

@@ -34,7 +34,7 @@ CALL = CancelCall("call", "flow", "step", "work", "http://worker.test/cancel", {
 
 
 def loaded() -> UnitOfWork:
-    unit = UnitOfWork({VERSION.version: VERSION})
+    unit = UnitOfWork({VERSION.version: VERSION, "version": VERSION})
     unit.records(FLOWS).add("flow", flow_record())
     unit.add(STEPS, step_run())
     unit.add_work(work_item())
@@ -202,7 +202,7 @@ def test_what_was_known_not_to_be_there_is_so_again() -> None:
 
 def test_the_originals_are_never_touched() -> None:
     original = work_item()
-    unit = UnitOfWork({})
+    unit = UnitOfWork({"version": VERSION})
     unit.records(FLOWS).add("flow", flow_record())
     unit.add(STEPS, step_run())
     unit.add_work(original)

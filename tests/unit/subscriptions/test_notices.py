@@ -1,4 +1,4 @@
-"""What subscribers are told: small, with what a reader needs, and nothing that lets somebody act."""
+"""Messages to subscribers: small, with what a reader needs, and without credentials."""
 
 from __future__ import annotations
 
@@ -116,6 +116,30 @@ def test_an_approval_that_became_void_is_told_of_beside_what_made_it_so() -> Non
     messages = told(event(EventType.WORK_CANCELLED, reason="enough"), apr_1=approval(ApprovalStatus.VOID))
     assert [message["type"] for message in messages] == ["work.cancelled", "approval.void"]
     assert messages[1]["data"]["outcome"] == "void"
+
+
+@pytest.mark.parametrize("kind", [EventType.WORK_NOT_COMPLETED, EventType.DEDUP_UNKNOWN])
+@pytest.mark.parametrize("hold", ["reconcile", "unsafe_once"])
+def test_operators_are_told_what_must_be_settled(kind: EventType, hold: str) -> None:
+    error = {"code": "OUTCOME_UNKNOWN", "message": "no answer", "details": {"idempotency_key": "secret"}}
+    plain, needed = told(event(kind, hold=hold, cause="node_lost", error=error, next_attempt_at=None))
+    assert (plain["type"], needed["type"]) == (NAME_OF[kind], "work.reconciliation_needed")
+    assert plain["data"]["path"] == "/api/v1/flows/f"
+    assert needed["data"] == {
+        "flow_id": "f",
+        "step_id": "pay",
+        "work_id": "w",
+        "attempt": 2,
+        "path": "/api/v1/reconciliations/w",
+        "hold": hold,
+        "cause": "node_lost",
+        "next_attempt_at": None,
+        "error": {"code": "OUTCOME_UNKNOWN", "message": "no answer"},
+    }
+
+
+def test_work_that_waits_for_an_approval_needs_no_reconciliation() -> None:
+    assert len(told(event(EventType.WORK_NOT_COMPLETED, hold="apr_1", unsent=True, error=None))) == 1
 
 
 def test_an_error_is_told_by_its_code_and_message() -> None:

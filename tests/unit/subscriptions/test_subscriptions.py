@@ -1,4 +1,4 @@
-"""Subscriptions as they are written: which events there are, and who is told of which."""
+"""Definitions of subscriptions: which events there are, and which subscriptions match them."""
 
 from __future__ import annotations
 

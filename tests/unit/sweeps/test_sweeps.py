@@ -14,6 +14,7 @@ from counterfoil.domain.work.results import StepResult
 from counterfoil.engine import Limits
 from counterfoil.engine.flows.clocks import LookAtFlow
 from counterfoil.engine.sweeps.loop import SweepLoop, SweepRunner
+from counterfoil.engine.sweeps.progress import SweepProgress
 from counterfoil.engine.sweeps.sweep import Sweep
 from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.store.group_commit.batch import ForEach
@@ -186,6 +187,15 @@ async def test_a_round_that_fails_is_not_the_last(simulator: Simulator, error: E
     assert sweep.rounds == 2
     document = simulator.engine.sweep_progress.document(simulator.clock())
     assert document == {"requeue": {"finished_ms_ago": 0}}
+
+
+def test_a_sweep_that_does_not_run_is_what_readiness_names() -> None:
+    progress = SweepProgress()
+    progress.expect([SweepName.REQUEUE], 1_000, now=0)
+    assert progress.document(20_000) == {"requeue": {"finished_ms_ago": 20_000}}
+    with pytest.raises(Unavailable, match="sweeps are not running: requeue") as caught:
+        progress.document(20_001)
+    assert caught.value.details == {"failed": "sweeps"}
 
 
 async def test_a_runner_that_never_ran_can_be_stopped(simulator: Simulator) -> None:

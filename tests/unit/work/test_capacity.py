@@ -1,4 +1,4 @@
-"""Places for dispatches: overall, by host, and fair to those who wait."""
+"""Dispatch capacity: overall, by host, and fair to waiting work."""
 
 from __future__ import annotations
 

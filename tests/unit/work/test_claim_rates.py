@@ -1,4 +1,4 @@
-"""Claiming under a rate limit: who may go, who rests until when, and that nobody looks in vain meanwhile."""
+"""Claiming under a rate limit: which items are claimed, which wait until when, and no needless searches meanwhile."""
 
 from __future__ import annotations
 

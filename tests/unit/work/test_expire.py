@@ -41,7 +41,7 @@ async def test_silence_past_the_deadline_is_an_attempt_without_outcome(simulator
     assert await simulator.sweep(SweepName.DEADLINES) == 1
     assert await state(simulator, work_id) == "not_completed"
     [attempt] = (await look(simulator, work_id))["attempts"]
-    assert (attempt["outcome"], attempt["delivery"]) == ("not_completed", "unknown")
+    assert (attempt["outcome"], attempt["delivery"]) == ("not_completed", "delivered")
     assert attempt["error"] == {"code": "DEADLINE_EXCEEDED", "message": "no callback came before the deadline"}
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import pytest
 
+from counterfoil.domain.effects.policies import Cause
 from counterfoil.domain.work.replies import (
     Acknowledged,
     AttemptNotCompleted,
@@ -102,8 +103,9 @@ def test_a_truncated_body_is_never_read_as_a_result() -> None:
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
 def test_not_now(status: int, kind: Kind) -> None:
     outcome = classify(answered(status, b'{"success": true}', 7000), kind)
+    cause = None if status in (425, 429, 503) else Cause.SERVER_ERROR  # these alone say that nothing was taken
     assert outcome == AttemptNotCompleted(
-        ReplyCode.ENDPOINT_UNAVAILABLE, f"the endpoint answered {status}", SendOutcome.ANSWERED, 7000
+        ReplyCode.ENDPOINT_UNAVAILABLE, f"the endpoint answered {status}", SendOutcome.ANSWERED, 7000, cause
     )
 
 
@@ -136,7 +138,10 @@ def test_not_delivered_and_unknown_are_told_apart(kind: Kind) -> None:
     refused = classify(Reply(SendOutcome.NOT_DELIVERED, error="cannot connect"), kind)
     assert refused == AttemptNotCompleted(ReplyCode.NOT_DELIVERED, "cannot connect", SendOutcome.NOT_DELIVERED)
     silent = classify(Reply(SendOutcome.UNKNOWN, error="no answer"), kind)
-    assert silent == AttemptNotCompleted(ReplyCode.UNKNOWN_OUTCOME, "no answer", SendOutcome.UNKNOWN)
+    code, unknown = ReplyCode.UNKNOWN_OUTCOME, SendOutcome.UNKNOWN
+    assert silent == AttemptNotCompleted(code, "no answer", unknown, cause=Cause.CONNECTION_LOST)
+    slow = classify(Reply(SendOutcome.UNKNOWN, error="no answer", timed_out=True), kind)
+    assert slow == AttemptNotCompleted(code, "no answer", unknown, cause=Cause.ACK_TIMEOUT)
 
 
 @both_kinds

@@ -339,7 +339,7 @@ def beats(item: Work, heartbeat: Heartbeat | None = None, **fields: Any) -> list
 
 def test_a_heartbeat_extends_the_deadline() -> None:
     event = only(beats(work_item()))
-    assert event.data == {"progress": 0.5, "message": "m", "deadline_at": LATER + 60_000}
+    assert event.data == {"progress": 0.5, "message": "m", "deadline_at": LATER + 60_000, "taken": True}
 
 
 def test_a_heartbeat_extends_by_the_heartbeat_timeout_where_there_is_one() -> None:

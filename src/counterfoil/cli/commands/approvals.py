@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from counterfoil.cli.connection import EngineConnection, connected
-from counterfoil.cli.events import event_line
+from counterfoil.cli.events import print_event
 from counterfoil.cli.output import (
     compact,
     is_narrow,
@@ -17,7 +17,6 @@ from counterfoil.cli.output import (
     print_json,
     print_table,
     status_text,
-    stdout_console,
     when,
 )
 
@@ -76,9 +75,10 @@ def show(connection: EngineConnection, approval_id: str, as_json: bool) -> None:
     if history:
         click.echo("\nhistory")
     for event in history:
-        stdout_console().print(event_line(event))
+        print_event(event)
     if approval["status"] == "pending":
-        click.echo(f"\ndecide: counterfoil approvals approve {approval_id}   (or: reject)", err=True)
+        click.echo(f"\ndecide: counterfoil approvals approve {approval_id}", err=True)
+        click.echo(f"    or: counterfoil approvals reject {approval_id}", err=True)
 
 
 @approvals.command(short_help="Approve.")

@@ -8,8 +8,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast
 import click
 
 from counterfoil.cli.connection import EngineConnection, connected, inputs_of, json_pairs, pairs
-from counterfoil.cli.events import event_line
-from counterfoil.cli.graph import MARKS, flow_lines, waits_for
+from counterfoil.cli.events import print_event
+from counterfoil.cli.graph import MARKS, flow_lines
 from counterfoil.cli.output import (
     STATUS_STYLES,
     CommandFailed,
@@ -25,6 +25,7 @@ from counterfoil.cli.output import (
     when,
 )
 from counterfoil.cli.times import milliseconds, since_time
+from counterfoil.cli.waiting import waits_for
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -61,6 +62,12 @@ def flow() -> None:
 @click.option("--id", "flow_id", help="Flow id of your choice; a duplicate is refused.")
 @click.option("-l", "--label", multiple=True, metavar="NAME=VALUE", help="A label to find the flow by.")
 @click.option("-m", "--metadata", multiple=True, metavar="NAME=VALUE", help="Metadata for the steps.")
+@click.option(
+    "--init-key",
+    multiple=True,
+    metavar="STEP=KEY",
+    help="An idempotency key for a step, in place of the one that the engine makes.",
+)
 @click.option("--deadline", help="Deadline of the flow: 500ms, 30s, 15m, 2h, 1d.")
 @click.option(
     "--on-deadline", type=click.Choice(["fail", "cancel"]), help="What happens at the deadline (default: fail)."
@@ -77,6 +84,7 @@ def start(
     flow_id: str | None,
     label: tuple[str, ...],
     metadata: tuple[str, ...],
+    init_key: tuple[str, ...],
     deadline: str | None,
     on_deadline: str | None,
     no_compensate: bool,
@@ -88,6 +96,7 @@ def start(
         raise click.UsageError("--on-deadline needs --deadline")
     inputs = inputs_of(init, init_file)
     labels, extra = pairs(label, "--label"), json_pairs(metadata, "--metadata")
+    init_keys = pairs(init_key, "--init-key")
     deadline_ms = milliseconds(deadline, "--deadline")
 
     async def begin(client: Client) -> tuple[Any, FlowResult | None]:
@@ -97,6 +106,7 @@ def start(
             flow_id=flow_id,
             labels=labels,
             metadata=extra,
+            init_keys=init_keys,
             deadline_ms=deadline_ms,
             on_deadline=cast('Literal["fail", "cancel"] | None', on_deadline),
             compensate=False if no_compensate else None,
@@ -196,7 +206,7 @@ def events(connection: EngineConnection, flow_id: str, limit: int, cursor: str |
         print_json(page)
         return
     for event in page["events"]:
-        stdout_console().print(event_line(event), soft_wrap=True)
+        print_event(event)
     if page["next_cursor"]:
         click.echo(f"more: --cursor {page['next_cursor']}", err=True)
 
@@ -207,14 +217,13 @@ def events(connection: EngineConnection, flow_id: str, limit: int, cursor: str |
 @connected
 def watch(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
     """Follow a flow's journal from its start until it ends; exit code 1 unless it completes."""
-    console = stdout_console()
 
     async def follow(client: Client) -> FlowResult:
         async for event in client.stream(flow_id, after=0):
             if as_json:
                 print_json(event, indent=None)
             else:
-                console.print(event_line(event), soft_wrap=True)
+                print_event(event)
         return await client.result(flow_id, 0)
 
     result = connection.call(follow)

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from counterfoil.cli.connection import EngineConnection, connected, pairs
-from counterfoil.cli.graph import waits_for
-from counterfoil.cli.output import compact, error_text, print_facts, print_json, print_table, status_text, when
+from counterfoil.cli.output import (
+    compact,
+    error_text,
+    is_narrow,
+    print_facts,
+    print_json,
+    print_table,
+    status_text,
+    when,
+)
 from counterfoil.cli.times import since_time
+from counterfoil.cli.waiting import hold_sentence, waits_for
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from counterfoil.client import WorkItem
 
 WORK_STATUSES = ["pending", "held", "active", "not_completed", "succeeded", "failed", "cancelled"]
 UNREPORTED = "gated_not_completed"
 """A filter, not a state: allowed steps of agents without a report and without a live claim."""
+
+_TIMES = ("planned_at", "approved_at", "started_at", "acknowledged_at", "finished_at")
+_OLDER_NAMES = {"started_at": "sent_at", "finished_at": "ended_at"}
+"""What an engine of an earlier version calls these times."""
 
 
 @click.group(short_help="List and redrive work items.")
@@ -46,19 +64,10 @@ def list_work(
     if as_json:
         print_json(page)
         return
-    rows = [
-        (
-            item["work_id"],
-            item.get("step_id", ""),
-            status_text(item["status"]),
-            str(item["attempt"]),
-            waits_for(item),
-            when(item.get("created_at")),
-            item.get("flow_id", ""),
-        )
-        for item in page["work"]
-    ]
-    columns = ("WORK", "STEP", "STATUS", "ATTEMPT", "WAITS FOR", "CREATED", "FLOW")
+    columns = ["WORK", "STEP", "STATUS", "ATTEMPT", "WAITS FOR", "CREATED", "FLOW"]
+    if is_narrow():
+        columns.remove("CREATED")
+    rows = [[cells[name] for name in columns] for cells in map(_cells, page["work"])]
     print_table(columns, rows, empty="no matching work item")
     if page["next_cursor"]:
         click.echo(f"more: --cursor {page['next_cursor']}", err=True)
@@ -86,7 +95,10 @@ def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
             ("status", status_text(item["status"])),
             ("attempt", str(item["attempt"])),
             ("waits for", waits_for(unmeasured) or None),
-            ("approval", item["hold"] if item["status"] == "held" else None),
+            ("why", hold_sentence(item)),
+            ("key", item.get("idempotency_key")),
+            ("result of", item.get("dedup_of")),
+            ("found by", "status_url" if item.get("probed") else None),
             ("progress", None if item["progress"] is None else f"{item['progress']:.0%} {item.get('message') or ''}"),
             ("created", when(item.get("created_at"))),
             ("recorded", when(item.get("recorded_at")) or None),
@@ -95,7 +107,8 @@ def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
         ]
     )
     click.echo()
-    columns = ("ATTEMPT", "SENT", "ACKNOWLEDGED", "ENDED", "OUTCOME", "DELIVERY", "ERROR")
+    times = [name.removesuffix("_at").upper() for name in _TIMES]
+    columns = ("ATTEMPT", "OUTCOME", "DELIVERY", "CAUSE", *times, "ERROR")
     print_table(columns, [_attempt(attempt) for attempt in item.get("attempts") or []], empty="no attempt yet")
 
 
@@ -159,13 +172,23 @@ def _redrive_one(connection: EngineConnection, work_id: str, as_json: bool) -> N
         click.echo(f"work item {document['work_id']} replaces {work_id}")
 
 
+def _cells(item: WorkItem) -> dict[str, str | Text]:
+    return {
+        "WORK": item["work_id"],
+        "STEP": item.get("step_id", ""),
+        "STATUS": status_text(item["status"]),
+        "ATTEMPT": str(item["attempt"]),
+        "WAITS FOR": waits_for(item),
+        "CREATED": when(item.get("created_at")),
+        "FLOW": item.get("flow_id", ""),
+    }
+
+
 def _attempt(attempt: Mapping[str, Any]) -> list[str]:
-    times = [str(attempt.get(name) or "")[11:23] for name in ("sent_at", "acknowledged_at", "ended_at")]
     error = attempt.get("error")
     return [
         str(attempt.get("attempt", "")),
-        *times,
-        str(attempt.get("outcome") or ""),
-        str(attempt.get("delivery") or ""),
+        *(str(attempt.get(name) or "") for name in ("outcome", "delivery", "cause")),
+        *(str(attempt.get(name) or attempt.get(_OLDER_NAMES.get(name, "")) or "")[11:23] for name in _TIMES),
         error_text(error) if isinstance(error, dict) else str(error or ""),
     ]

@@ -7,29 +7,32 @@ summary come from the engine's event stream and API.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 import socket
 import tempfile
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from counterfoil.cli.connection import DEFAULT_URL
-from counterfoil.cli.demo.scenarios import SCENARIOS, Scenario
+from counterfoil.cli.demo.scenarios import CHARGE, SCENARIOS, Scenario
 from counterfoil.cli.output import CommandFailed, failure
+from counterfoil.cli.program import program
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from counterfoil.cli.demo.board import Board
+    from counterfoil.cli.demo.reviewing import Reviewer
     from counterfoil.cli.demo.summary import Summary
     from counterfoil.cli.demo.worker import DemoWorker
-    from counterfoil.client import Client
+    from counterfoil.client import Client, ClientError
     from counterfoil.settings import Settings
 
 START_SECONDS = 3.0
@@ -89,6 +92,7 @@ def _is_free(port: int) -> bool:
 
 async def _demo(settings: Settings, flows: int, *, once: bool) -> int:
     from counterfoil.app import Counterfoil
+    from counterfoil.cli.demo.reviewing import Reviewer
     from counterfoil.cli.demo.worker import DemoWorker
     from counterfoil.client import Client
 
@@ -98,7 +102,7 @@ async def _demo(settings: Settings, flows: int, *, once: bool) -> int:
         node = await stack.enter_async_context(Counterfoil(settings))
         worker = await stack.enter_async_context(DemoWorker())
         client = await stack.enter_async_context(Client(node.url))
-        play = Play(client, worker, SCENARIOS, flows)
+        play = Play(client, worker, SCENARIOS, flows, Reviewer(client, worker.provider, CHARGE))
         summary = await _unless(stop, play.run(console, settings))
         if summary is None:
             console.print("stopped before all flows had ended")
@@ -119,14 +123,15 @@ class Play:
     worker: DemoWorker
     scenarios: Sequence[Scenario]
     flows: int
-    run_id: str = ""
-
-    def __post_init__(self) -> None:
-        self.run_id = secrets.token_hex(3)
+    reviewer: Reviewer
+    run_id: str = field(default_factory=lambda: secrets.token_hex(3))
 
     @property
     def flow_ids(self) -> list[str]:
         return [f"demo-{self.run_id}-{number:02d}" for number in range(1, self.flows + 1)]
+
+    def _numbers(self) -> dict[str, int]:
+        return {flow_id: number for number, flow_id in enumerate(self.flow_ids, start=1)}
 
     def scenario_of(self, number: int) -> Scenario:
         return self.scenarios[(number - 1) % len(self.scenarios)]
@@ -136,7 +141,7 @@ class Play:
         from counterfoil.cli.demo.board import Board
 
         for scenario in self.scenarios:
-            await self.client.put_step(scenario.step_id, scenario.definition(self.worker.url))
+            await self.client.put_step(scenario.step_id, scenario.definition(self.worker.url_of(scenario.step_id)))
         board = Board(self.scenarios, self.flows)
         loop = asyncio.get_running_loop()
         begin = loop.time()
@@ -156,14 +161,16 @@ class Play:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LIMIT_SECONDS), asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._start())
-                    tasks.create_task(self._follow(board))
+                    reviewing = tasks.create_task(self.reviewer.run(self._numbers()))
+                    await self._follow(board)
+                    reviewing.cancel()
         except* ClientError as errors:
-            raise errors.exceptions[0] from None
+            raise _first(errors) from None
         await self.worker.idle()
 
     async def _start(self) -> None:
         pause = min(0.1, START_SECONDS / self.flows)
-        for number, flow_id in enumerate(self.flow_ids, start=1):
+        for flow_id, number in self._numbers().items():
             scenario = self.scenario_of(number)
             labels = {"demo": self.run_id}
             await self.client.start_flow([scenario.step_id], {"number": number}, flow_id=flow_id, labels=labels)
@@ -175,6 +182,7 @@ class Play:
             async for event in events:
                 if event["flow_id"] in ours:
                     board.see(event)
+                    self.reviewer.see(event)
                 if board.done:
                     return
 
@@ -190,15 +198,16 @@ class Play:
                 console.print(board.progress_line(loop.time() - begin, refused))
         with Live(console=console, auto_refresh=False, transient=True) as live:
             while True:
-                live.update(board.render(self.client.base_url, loop.time() - begin, refused), refresh=True)
+                shown = board.render(self.client.base_url, loop.time() - begin, refused, *console.size)
+                live.update(shown, refresh=True)
                 await asyncio.sleep(0.1)
 
     async def _sum_up(self, seconds: float, settings: Settings) -> Summary:
         from counterfoil.app import run_doctor
-        from counterfoil.cli.demo.summary import Summary, Tally
+        from counterfoil.cli.demo.summary import Charges, Summary, Tally
 
         tallies = {scenario.step_id: Tally(scenario) for scenario in self.scenarios}
-        for number, flow_id in enumerate(self.flow_ids, start=1):
+        for flow_id, number in self._numbers().items():
             tallies[self.scenario_of(number).step_id].add(await self.client.flow(flow_id), number)
         findings = await asyncio.to_thread(run_doctor, settings)
         return Summary(
@@ -207,7 +216,14 @@ class Play:
             self.worker.refused,
             self.worker.taken_twice.total(),
             [f"{finding.invariant}: {finding.subject}: {finding.message}" for finding in findings],
+            Charges(self.worker.provider.charges, self.reviewer.approvals, self.worker.charger.deaths),
         )
+
+
+def _first(errors: BaseExceptionGroup[ClientError]) -> ClientError:
+    """The first error of several, also of a group inside a group."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def _console() -> Console:
@@ -244,14 +260,16 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
 
 
 def _say_goodbye(console: Console, url: str, flow_id: str) -> None:
-    body = '{"goals": ["flaky"], "init": {"number": 7}}'
-    address = "" if url == DEFAULT_URL else f" --url {url}"
-    console.print(f"\nstill serving at [cyan]{url}[/cyan] (Ctrl-C to stop); try:\n")
+    """Commands to try in another terminal, in lines that a terminal of 80 columns does not wrap."""
+    address = "" if url == os.environ.get("COUNTERFOIL_URL", DEFAULT_URL) else f" --url {url}"
+    console.print(f"\nstill serving at [cyan]{url}[/cyan] until Ctrl-C; in another terminal, try:\n")
     for line in (
         f"curl -s {url}/api/v1/flows/{flow_id}",
-        f"curl -s {url}/api/v1/flows -H 'Content-Type: application/json' \\",
-        f"     -d '{body}'",
+        f"curl -s {url}/api/v1/flows \\",
+        "     -H 'Content-Type: application/json' \\",
+        """     -d '{"goals": ["flaky"], "init": {"number": 7}}'""",
         f"curl -sN {url}/api/v1/stream",
-        f"counterfoil flow list --limit 5{address}",
+        f"{program()} flow list --limit 5{address}",
+        f"{program()} flow show {flow_id}{address}",
     ):
         console.print(f"  {line}", soft_wrap=True, markup=False)

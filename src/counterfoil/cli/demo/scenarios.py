@@ -22,7 +22,11 @@ SLOW_DEADLINE_MS = 1_500
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One step of the demo. ``retried``: every flow of it needs more than one attempt."""
+    """One step of the demo. ``retried``: every flow of it needs more than one attempt.
+
+    The story has at most 24 characters, so that the tables fit a terminal of 80 columns. ``more``: further fields of
+    the step definition.
+    """
 
     step_id: str
     story: str
@@ -30,6 +34,7 @@ class Scenario:
     expected: Literal["completed", "failed"] = "completed"
     retried: bool = False
     work: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
 
     def definition(self, worker_url: str) -> dict[str, Any]:
         """The step as it is registered."""
@@ -39,20 +44,33 @@ class Scenario:
             "endpoint": f"{worker_url}/{self.step_id}",
             "work": {**WORK, **self.work},
             "labels": {"demo": "true"},
+            **self.more,
         }
 
 
-SCENARIOS = (
-    Scenario("steady", "completes after a short delay"),
-    Scenario("flaky", "503 once or twice, then completes", retried=True),
-    Scenario("gives-back", "not_completed, then completes", retried=True),
-    Scenario("slow", "heartbeats past its deadline", work={"deadline_ms": SLOW_DEADLINE_MS}),
-    Scenario("twice", "duplicate and conflicting results"),
-    Scenario("early", "reports before it returns 200"),
-    Scenario("sync", "completes in the response", kind="sync"),
-    Scenario("hopeless", "fails permanently, as intended", expected="failed"),
-    Scenario("silent", "no callback on first attempt", retried=True, work={"deadline_ms": 1_200}),
+CHARGE = Scenario(
+    "charge",
+    "unsafe_once, worker dies",
+    kind="sync",
+    more={"effect": {"policy": "unsafe_once"}, "control": {"approval": {"reason": "it charges a card"}}},
 )
+SCENARIOS = (
+    Scenario("steady", "completes after a delay"),
+    Scenario("flaky", "503 once or twice", retried=True),
+    Scenario("gives-back", "not_completed at first", retried=True),
+    Scenario("slow", "heartbeats past deadline", work={"deadline_ms": SLOW_DEADLINE_MS}),
+    Scenario("twice", "duplicates and conflicts"),
+    Scenario("early", "reports before answering"),
+    Scenario("sync", "result in the response", kind="sync"),
+    Scenario("hopeless", "fails permanently", expected="failed"),
+    Scenario("silent", "no callback at first", retried=True, work={"deadline_ms": 1_200}),
+    CHARGE,
+)
+
+
+def round_of(number: int) -> int:
+    """How many flows of the same step were started before the flow with this number."""
+    return (number - 1) // len(SCENARIOS)
 
 
 def answer_of(number: int) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from counterfoil.cli.demo.scenarios import Scenario, answer_of
+from counterfoil.cli.demo.fitting import Column, fitting_table
+from counterfoil.cli.demo.scenarios import CHARGE, Scenario, answer_of
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from counterfoil.client import Flow
 
@@ -46,6 +48,24 @@ class Tally:
 
 
 @dataclass(slots=True)
+class Charges:
+    """The charges that the card provider has made, by flow, the approvals for them, and the deaths of their worker."""
+
+    by_flow: Counter[str] = field(default_factory=Counter)
+    approvals: int = 0
+    deaths: int = 0
+
+    def verdict(self, tally: Tally) -> tuple[bool, str]:
+        """Whether each flow was charged exactly once, and how that came about."""
+        wrong = [flow_id for flow_id, times in self.by_flow.items() if times != 1]
+        if wrong or len(self.by_flow) != tally.flows:
+            made = self.by_flow.total()
+            return False, f"{tally.flows} cards were to be charged once, and {made} charges were made"
+        sent = f"{tally.attempts} attempts, {self.approvals} approvals"
+        return True, f"{tally.flows} cards charged once each; the worker died {self.deaths} times: {sent}"
+
+
+@dataclass(slots=True)
 class Summary:
     """The results of the whole demo; ``good`` decides its exit code."""
 
@@ -54,45 +74,47 @@ class Summary:
     refused: Counter[str]
     taken_twice: int
     findings: Sequence[str] = ()
+    charges: Charges = field(default_factory=Charges)
 
     @property
     def good(self) -> bool:
-        return all(tally.good for tally in self.tallies) and not self.taken_twice and not self.findings
+        return all(good for good, _ in self._verdicts())
 
     def show(self, console: Console) -> None:
         console.print("[bold]Counterfoil demo[/bold]: expected and actual results\n")
-        console.print(self._table())
+        console.print(self._table(console.width))
         console.print()
         for good, line in self._verdicts():
             console.print(f"[green]✓[/green] {line}" if good else f"[bold red]✗ {line}[/bold red]", soft_wrap=True)
 
-    def _table(self) -> Table:
-        from rich.table import Table
+    def _table(self, width: int) -> Table:
+        columns = [
+            Column(""),
+            Column("step", "bold"),
+            Column("worker behaviour", "dim", left_out=2),
+            Column("expected"),
+            Column("actual", least=len("5 completed")),
+            Column("attempts", justify="right"),
+            Column("retries", justify="right", left_out=1),
+            Column("refused", justify="right"),
+        ]
+        return fitting_table(columns, map(self._cells, filter(lambda tally: tally.flows, self.tallies)), width)
 
-        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("", no_wrap=True)
-        table.add_column("step", style="bold", no_wrap=True)
-        table.add_column("worker behaviour", style="dim", no_wrap=True)
-        table.add_column("expected", no_wrap=True)
-        table.add_column("actual", no_wrap=True)
-        for name in ("attempts", "retries", "refused"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for tally in self.tallies:
-            if not tally.flows:
-                continue
-            style = "green" if tally.good else "bold red"
-            actual = ", ".join(f"{count} {status}" for status, count in sorted(tally.statuses.items()))
-            table.add_row(
-                f"[{style}]{'✓' if tally.good else '✗'}[/{style}]",
-                tally.scenario.step_id,
-                tally.scenario.story,
-                f"{tally.flows} {tally.scenario.expected}",
-                f"[{style}]{actual}[/{style}]",
-                str(tally.attempts),
-                _or_dot(tally.retries),
-                _or_dot(self.refused[tally.scenario.step_id]),
-            )
-        return table
+    def _cells(self, tally: Tally) -> list[Text]:
+        from rich.text import Text
+
+        style = "green" if tally.good else "bold red"
+        actual = ", ".join(f"{count} {status}" for status, count in sorted(tally.statuses.items()))
+        return [
+            Text("✓" if tally.good else "✗", style),
+            Text(tally.scenario.step_id),
+            Text(tally.scenario.story),
+            Text(f"{tally.flows} {tally.scenario.expected}"),
+            Text(actual, style),
+            Text(str(tally.attempts)),
+            _count(tally.retries),
+            _count(self.refused[tally.scenario.step_id]),
+        ]
 
     def _verdicts(self) -> list[tuple[bool, str]]:
         flows = sum(tally.flows for tally in self.tallies)
@@ -108,11 +130,14 @@ class Summary:
             verdicts.append((False, f"{self.taken_twice} second results were accepted"))
         else:
             verdicts.append((True, f"{duplicates} duplicate or conflicting results refused, none changed an outcome"))
+        verdicts += [self.charges.verdict(tally) for tally in self.tallies if tally.scenario is CHARGE and tally.flows]
         verdicts.extend((False, f"doctor: {finding}") for finding in self.findings)
         if not self.findings:
             verdicts.append((True, "doctor: the live database is clean, every invariant holds"))
         return verdicts
 
 
-def _or_dot(number: int) -> str:
-    return str(number) if number else "[dim]·[/dim]"
+def _count(number: int) -> Text:
+    from rich.text import Text
+
+    return Text(str(number)) if number else Text("·", "dim")

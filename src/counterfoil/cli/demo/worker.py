@@ -1,4 +1,4 @@
-"""The worker of the demo: one HTTP server with an endpoint for each behaviour.
+"""The worker of the demo: one HTTP server with an endpoint for each behaviour, and a process that dies.
 
 Well-behaved steps use ``Worker`` of the client library. The others handle the dispatch themselves, because the library
 never does what they do: refuse, forget, and send duplicate or conflicting results.
@@ -16,7 +16,8 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from counterfoil.cli.demo.scenarios import SLOW_SECONDS, answer_of
+from counterfoil.cli.demo.charging import CardProvider, ChargeWorker
+from counterfoil.cli.demo.scenarios import CHARGE, SLOW_SECONDS, answer_of, round_of
 from counterfoil.client import Assignment, Receipt, Reporter, StepFailed, Worker
 
 Deed = Callable[[Receipt, Reporter], Awaitable[web.Response | None]]
@@ -26,16 +27,19 @@ class DemoWorker:
     """Serves on a free loopback port while its block runs.
 
     ``refused`` counts the duplicate results that the engine refused, by step; ``taken_twice`` those that it
-    wrongly accepted.
+    wrongly accepted. ``provider`` has the charges that were made,
+    ``charger`` is the process that makes them.
     """
 
     def __init__(self) -> None:
         self.url = ""
         self.refused: Counter[str] = Counter()
         self.taken_twice: Counter[str] = Counter()
+        self.provider = CardProvider()
         self._afterwards: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
+        self.charger = ChargeWorker()
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession()
@@ -43,13 +47,19 @@ class DemoWorker:
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await self.charger.start(f"{self.url}/provider/charges")
         return self
+
+    def url_of(self, step_id: str) -> str:
+        """The address of the worker of a step."""
+        return self.charger.url if step_id == CHARGE.step_id else self.url
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for task in self._afterwards:
             task.cancel()
+        await self.charger.stop()
         if self._runner is not None:
             await self._runner.cleanup()
         if self._session is not None:
@@ -76,6 +86,7 @@ class DemoWorker:
         }
         for path, deed in by_hand.items():
             app.router.add_post(path, self._handler(deed))
+        app.router.add_post("/provider/charges", self.provider.charge)
         return app
 
     def _handler(self, deed: Deed) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -98,7 +109,7 @@ class DemoWorker:
         task.add_done_callback(self._afterwards.discard)
 
     async def _flaky(self, receipt: Receipt, reporter: Reporter) -> web.Response | None:
-        failures = 1 + _number(receipt) % 2
+        failures = 1 + round_of(_number(receipt)) % 2
         if receipt.attempt <= failures:
             return web.Response(status=503)
         self._later(0.1, lambda: reporter.succeed(answer_of(_number(receipt))))
@@ -116,7 +127,7 @@ class DemoWorker:
         async def post() -> None:
             await reporter.succeed(answer_of(_number(receipt)))
             again = [answer_of(_number(receipt)), {"answer": "something else"}]
-            for outputs in again[: 1 + _number(receipt) % 2]:
+            for outputs in again[: 1 + round_of(_number(receipt)) % 2]:
                 await asyncio.sleep(0.05)
                 verdict = await reporter.succeed(outputs)
                 counter = self.taken_twice if verdict.outcome == "accepted" else self.refused

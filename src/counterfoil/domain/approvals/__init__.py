@@ -1,1 +1,1 @@
-"""Approvals: people in front of a dispatch."""
+"""Approvals: reviewers decide before a dispatch."""

@@ -1,4 +1,4 @@
-"""Asking people for an approval: the item is held until they have decided (decisions.py)."""
+"""Requests an approval: the item is held until reviewers have decided (decisions.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from counterfoil.domain.work.decisions import work_event
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What people are asked about: the next attempt of an item, and what it would be called with."""
+    """What reviewers decide about: the next attempt of an item, and its arguments."""
 
     digest: str
     arguments: dict[str, Any]
@@ -22,9 +22,9 @@ class Question:
 
 
 def ask_people(view: FlowView, work: Work, question: Question, ruling: Ruling, now: int) -> str:
-    """Hold an item until people have decided; returns the approval's id."""
+    """Hold an item until reviewers have decided; returns the approval's id."""
     terms = ruling.terms
-    assert terms is not None, "only who requires an approval asks for one"
+    assert terms is not None, "a ruling that requires an approval has terms"
     approval_id = f"apr_{view.new_id()}"
     data = {
         "approval_id": approval_id,
@@ -46,5 +46,5 @@ def ask_people(view: FlowView, work: Work, question: Question, ruling: Ruling, n
 
 
 def _storable(reason: str | None) -> str | None:
-    """The reason stands in a column of its own, and not every database can hold the character NUL in one."""
+    """The reason has a column of its own, in which not every database can store NUL characters."""
     return None if reason is None else reason.replace("\0", "\N{REPLACEMENT CHARACTER}")

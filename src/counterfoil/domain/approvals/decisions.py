@@ -1,8 +1,7 @@
-"""Approvals: one question to people about one attempt of one work item, with the arguments that they were shown.
+"""Decides approvals. An approval concerns one attempt of one work item, with the arguments that were shown.
 
-pending -> approved | rejected | expired | void. The item is ``held`` meanwhile. Whatever ends an item ends the question
-with it (domain/journal/events.py): no call site has to remember that. The API key says which person reviews, never a
-body.
+pending -> approved | rejected | expired | void. The item is ``held`` meanwhile. Any end of the item ends the approval
+as well (domain/journal/events.py), so no call site has to do that. The API key determines the reviewer, never the body.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from counterfoil.domain.time import rfc3339
 from counterfoil.domain.work.decisions import fail, work_event
 
 NOBODY = "local"
-"""Who asks and decides where no keys are set: there nobody can be told from anybody else."""
+"""The requester and reviewer of every request while no API keys are set: callers are then indistinguishable."""
 
 
 def approve(view: FlowView, approval: Approval, reviewer: str, comment: str | None, now: int) -> Approval:
-    """One more person agrees; with the last that is needed the item can proceed, once."""
+    """Count one more approval; with the last one that is needed, the item may proceed once."""
     _refuse_if_decided(approval, now)
     if approval.separate_requester and reviewer in (approval.requester or NOBODY, _starter(view, approval) or NOBODY):
         raise SelfApproval(approval_id=approval.approval_id)
@@ -34,7 +33,7 @@ def approve(view: FlowView, approval: Approval, reviewer: str, comment: str | No
     view.record(_decided(view, approval, kind, now, _review(reviewer, "approved", comment, now)))
     if enough:
         work = view.work(approval.work_id)
-        due_at = None if work.version == GATED else now  # an agent asks again by itself
+        due_at = None if work.version == GATED else now  # the agent calls the gate again
         view.record(
             work_event(work, EventType.WORK_CLEARED, now, {"approval_id": approval.approval_id, "due_at": due_at})
         )
@@ -42,7 +41,7 @@ def approve(view: FlowView, approval: Approval, reviewer: str, comment: str | No
 
 
 def reject(view: FlowView, approval: Approval, reviewer: str, reason: str | None, now: int) -> Approval:
-    """One person is enough to say no. It ends this step, other branches go on."""
+    """A single rejection is final. It ends this step; other branches continue."""
     _refuse_if_decided(approval, now)
     view.record(_decided(view, approval, EventType.APPROVAL_REJECTED, now, _review(reviewer, "rejected", reason, now)))
     told = f"rejected by {reviewer}" + (f": {reason}" if reason else "")
@@ -51,7 +50,7 @@ def reject(view: FlowView, approval: Approval, reviewer: str, reason: str | None
 
 
 def expire(view: FlowView, approval: Approval, now: int) -> bool:
-    """Nobody decided in time; False: somebody did, or there is time yet."""
+    """End an approval that was not decided in time; False: it was decided, or has not expired yet."""
     if approval.status is not ApprovalStatus.PENDING or approval.expires_at > now:
         return False
     view.record(_decided(view, approval, EventType.APPROVAL_EXPIRED, now, None))
@@ -78,7 +77,7 @@ def _refuse_if_decided(approval: Approval, now: int) -> None:
 
 
 def _starter(view: FlowView, approval: Approval) -> str | None:
-    """Whose key started the flow, or the one around it: an inner flow inherits it."""
+    """The name of the key that started the flow; a sub-flow inherits it."""
     started_by: str | None = view.inputs(approval.flow_id).options.get("started_by")
     return started_by
 

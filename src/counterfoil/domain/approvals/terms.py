@@ -1,4 +1,4 @@
-"""On what terms people are asked, be it by a policy or by a step itself."""
+"""The terms of an approval, as a policy or a step sets them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _duration(given: Any) -> Any:
 
 
 class ApprovalTerms(Definition):
-    """How many people must agree, who, and until when."""
+    """How many reviewers must approve, which ones may, and until when."""
 
     reason: Annotated[str, Field(max_length=1024)] | None = None
     severity: Severity = "medium"
@@ -37,12 +37,12 @@ class ApprovalTerms(Definition):
 
 @dataclass(frozen=True, slots=True)
 class Reviewers:
-    """How many callers can approve. Without API keys there is one, ``local``, and every request comes from it."""
+    """The number of callers that can approve. Without API keys there is one, ``local``, which makes every request."""
 
     total: int = 1
     besides_requester: int = 0
-    """How many of them are left when the requester is not counted, where it is one of them."""
+    """How many of them remain without the requester, if the requester is one of them."""
 
     def available(self, terms: ApprovalTerms) -> int:
-        """How many can approve on these terms."""
+        """How many of them can approve on these terms."""
         return self.besides_requester if terms.separate_requester else self.total

@@ -1,1 +1,1 @@
-"""CEL expressions and patterns, of which predicates of steps and conditions of policies are made."""
+"""CEL expressions and patterns, used by predicates of steps and conditions of policies."""

@@ -1,8 +1,8 @@
-"""The tree of a compiled CEL expression: where it reads its variables, and how much work it can cause.
+"""Reads the tree of a compiled CEL expression: where it uses variables, and how much work it can cause.
 
-The library shows its tree only as bytes: a ``cel.expr.CheckedExpr`` in protobuf's wire format, which is a published and
-stable format (cel-spec, ``checked.proto`` and ``syntax.proto``). The few fields that matter are read here by number, so
-that no protobuf runtime is needed. Nothing here evaluates anything.
+The library exposes its tree only as bytes: a ``cel.expr.CheckedExpr`` in protobuf's wire format, which is a published
+and stable format (cel-spec, ``checked.proto`` and ``syntax.proto``). The few fields that matter are read here by
+number, so that no protobuf runtime is needed. This module evaluates nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Fields = dict[int, list[int | bytes]]
 
 @dataclass(frozen=True)
 class Use:
-    """One place where the expression names a variable; ``name`` is the member, None if it means the whole."""
+    """One use of a variable in the expression; ``name`` is the member, None if the whole variable is used."""
 
     variable: str
     offset: int
@@ -34,22 +34,22 @@ class Use:
 
 @dataclass
 class Tree:
-    """What is known of an expression without evaluating it."""
+    """What is known about an expression without evaluating it."""
 
     uses: list[Use] = field(default_factory=list)
     literals: int = 0
-    """How many constants, lists and maps are written out: what can be iterated over without any input."""
+    """The number of constants, lists and maps in the text: what can be iterated over without any input."""
     macros: int = 0
     nesting: int = 0
-    """How many macros stand inside one another."""
+    """The nesting depth of macros."""
     work_once: int = 0
-    """How many operations may look at a whole value, once (or once for each element that they belong to)."""
+    """The number of operations that may read a whole value, once (or once for each element that they belong to)."""
     work_repeated: int = 0
-    """How many operations may look at a whole value again in each iteration."""
+    """The number of operations that may read a whole value again in each iteration."""
 
 
 def read(serialized: bytes, variables: Collection[str]) -> Tree:
-    """Read a serialized, checked expression over these variables; ValueError for what it must not do."""
+    """Read a serialized, checked expression over these variables; raises ValueError for what is not allowed."""
     checked = _message(_bytes(_message(serialized), 2))
     positions = {_number(entry, 1): _number(entry, 2) for entry in map(_message, _all(_message(_bytes(checked, 5)), 4))}
     reader = _Reader(positions, variables)
@@ -66,7 +66,7 @@ class _Reader:
         self._positions = positions
 
     def visit(self, node: _Fields, *, repeated: bool, inside: bool) -> None:
-        """Visit a node; ``inside`` is the body of a macro, ``repeated`` one whose work can exceed its element's."""
+        """Visit a node; ``inside``: in the body of a macro; ``repeated``: its work can exceed that of its element."""
         if 3 in node:
             self.tree.literals += 1
         elif 4 in node:
@@ -114,7 +114,7 @@ class _Reader:
             self.visit(operand, repeated=repeated, inside=inside)
 
     def _pattern(self, node: _Fields, *, inside: bool) -> None:
-        """Matching is linear, but the library compiles a pattern anew each time, and that can take 300 milliseconds."""
+        """Matching is linear, but the library compiles a pattern each time, which can take 300 milliseconds."""
         constant = _message(_bytes(node, 3))
         if 6 not in constant:
             raise ValueError("the pattern of matches() must be a literal")
@@ -132,7 +132,7 @@ class _Reader:
     def _literal(self, node: _Fields, *, repeated: bool, inside: bool) -> None:
         self.tree.literals += 1
         for part in _parts(node):
-            # Lists of variables, iterated over in turn, would let values double with every level.
+            # Lists of variables that are iterated over in turn could double the values with every level.
             if inside and not _constant(part):
                 raise ValueError("a list or map inside all(), exists() or filter() may contain only constants")
             self.visit(part, repeated=repeated, inside=inside)
@@ -145,9 +145,9 @@ class _Reader:
         builds = 7 in _message(_bytes(macro, 4))
         step = _message(_bytes(macro, 6))
         bodies = list(_bodies(step, variable, result))
-        # A body that looks at nothing but its own element does as much work as there are elements, in all.
+        # A body that reads only its own element does work in proportion to the number of elements.
         again = repeated or builds or any(_reaches_out(body, self._variables) for body in bodies)
-        if builds:  # filter() copies what it has found so far for each further element
+        if builds:  # filter() copies its result so far for each further element
             self.tree.work_repeated += 1
         self._nesting += 1
         self.tree.macros += 1
@@ -158,7 +158,7 @@ class _Reader:
 
 
 def _bodies(step: _Fields, variable: str, result: str) -> Iterator[_Fields]:
-    """What people wrote inside of a macro, without what the macro adds: its result so far, and the next element."""
+    """The parts of a macro that the author wrote, without those that the macro adds: result so far and next element."""
     if 4 in step and _text(_message(_bytes(step, 4)), 1) == result:
         return
     if 6 not in step:
@@ -198,7 +198,7 @@ def _constant(node: _Fields) -> bool:
 
 
 def _parts(node: _Fields) -> list[_Fields]:
-    """The nodes right below one, macros excepted."""
+    """The child nodes of a node, except macros."""
     if 5 in node:
         return [_message(_bytes(_message(_bytes(node, 5)), 1))]
     if 6 in node:

@@ -1,8 +1,8 @@
-"""Patterns of policies: regular expressions and globs, whose matching takes linear time whatever is matched.
+"""Patterns of policies: regular expressions and globs that match in linear time, whatever the text is.
 
-Python's own engine can take for ever with a pattern such as ``(a+)+$``. The engine of jsonschema-rs, which is here for
-JSON Schema anyway, knows no backtracking: it refuses what would need it (backreferences, lookaround) and patterns that
-are large once compiled.
+Python's own engine can take exponential time with a pattern such as ``(a+)+$``. The engine of jsonschema-rs, a
+dependency for JSON Schema anyway, never backtracks: it refuses patterns that would need it (backreferences,
+lookaround), and patterns that are large once compiled.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 
 MAX_PATTERN = 512
 MAX_TEXT = 128 * 1024
-"""Characters that a regular expression is matched against: the time is linear, but pattern times text."""
+"""The most characters that a regular expression is matched against: the time is linear in pattern times text."""
 
 _COMPILED_BYTES = 64 * 1024
 
 
 @functools.lru_cache(maxsize=1024)
 def compile_regex(pattern: str) -> Callable[[str], bool]:
-    """Whether a text has the pattern somewhere in it; ValueError for a pattern that is none, or too large.
+    """A function that searches a text for the pattern; raises ValueError for an invalid or too large pattern.
 
-    The answer's own ValueError is about the text: it is too long, or no Unicode.
+    The function itself raises ValueError for a text that is too long or not valid Unicode.
     """
     import jsonschema_rs as library  # noqa: PLC0415 - 15 MB that most processes never need
 
@@ -49,16 +49,16 @@ def compile_regex(pattern: str) -> Callable[[str], bool]:
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether the pattern can match more than itself."""
+    """Whether the pattern can match any text other than itself."""
     return "*" in pattern or "?" in pattern
 
 
 def compile_glob(pattern: str) -> Callable[[str], bool]:
-    """Whether a text is what the glob says: ``*`` is any text, ``?`` one character, all else is itself."""
-    if pattern == "*":  # of most policies: asked for each step that is new, so it must cost nothing
+    """A function that matches a text with a glob: ``*`` is any text, ``?`` one character, all else is literal."""
+    if pattern == "*":  # the usual case, made free because it is tested for each new step
         return lambda text: True
     first, *others = (re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
-    # Atomic groups: once a part is found where it stands first, another place would not do better.
+    # Atomic groups: if the first match of a part does not lead to a match of the whole, no later one does.
     middle = "".join(f"(?>.*?{part})" for part in others[:-1] if part)
     expression = re.compile(first + (f"{middle}.*{others[-1]}" if others else ""), re.DOTALL)
     return lambda text: expression.fullmatch(text) is not None

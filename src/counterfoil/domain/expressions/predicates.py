@@ -1,11 +1,11 @@
-"""Predicates: a CEL expression over ``inputs`` that says whether a step (or an item of it) is wanted.
+"""Predicates: a CEL expression over ``inputs`` that tells whether a step (or one of its items) runs.
 
-Whatever the text and the inputs are, compiling and asking end, and end with an answer or a ValueError: see
-``expression_types`` and ``expression_values``.
+Compiling and evaluating always end, with a result or a ValueError, whatever the text and the inputs are: see ``types``
+and ``values``.
 
-Threads: the library holds the interpreter's lock while it compiles and evaluates, and a Predicate is never changed
-after it was compiled: it may be asked from several threads at once. They wait for one another, and so does an event
-loop; the limit of work keeps that short.
+Threads: the library holds the interpreter's lock while it compiles and evaluates, and a Predicate is immutable, so it
+can be used from several threads at once. They wait for each other, and so does an event loop; the work limit keeps that
+short.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["MAX_DEPTH", "MAX_TEXT", "Predicate", "PredicateFailed"]
 VARIABLE = "inputs"
 
 PredicateFailed = ExpressionFailed
-"""A predicate has no answer for these inputs. The message never contains a value of the inputs."""
+"""A predicate cannot be evaluated with these inputs. The message never contains a value of the inputs."""
 
 
 class Predicate:
@@ -40,8 +40,8 @@ class Predicate:
         return cls(text, compile_expression(text, {VARIABLE: inputs}))
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether the predicate holds; PredicateFailed if that cannot be said."""
-        # Only what the expression reads is converted: the rest may be large, and is nobody's business here.
+        """Whether the predicate is true; raises PredicateFailed if it cannot be evaluated."""
+        # Only the inputs that the expression reads are converted: the others may be large.
         data = dict(inputs) if self._names is None else {name: inputs[name] for name in self._names if name in inputs}
         bound_work(self._compiled.tree, (look_over(data),))
         return answer(self._compiled, self.text, self._compiled.environment.Activation({VARIABLE: data}))

@@ -1,7 +1,7 @@
-"""What CEL expressions may name, and of which type it is: they are compiled and checked against that.
+"""Compiles CEL expressions, and checks the names that they use and the types of these names.
 
-Whatever the text is, compiling ends, with an expression or with a ValueError in one line. The library is loaded when
-the first expression is compiled.
+Compiling always ends, with an expression or with a ValueError in one line. The library is loaded when the first
+expression is compiled.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ MAX_TEXT = 4096
 
 _MAX_USES_CHECKED_ONE_BY_ONE = 64
 
-# Which CEL types a value of a wire type may have. Wrappers are types that may be null, as an optional input may.
-# A number of JSON is an int or a double, and CEL converts between them nowhere: with either type for all uses,
-# amount > 100 or amount > 99.5 would be refused. So each use by itself must fit one of both, while it is evaluated as
-# dyn, where CEL compares int and double by value. Lists and maps know no null, so null is an alternative of theirs.
+# The CEL types that a value of a wire type may have. Wrappers are types that may be null, as an optional input may. A
+# JSON number is an int or a double, and CEL never converts between them: with a single type for all uses, either amount
+# > 100 or amount > 99.5 would be refused. So each use must be valid with one of both types, and is evaluated as dyn,
+# where CEL compares int and double by value. Lists and maps cannot be null in CEL, so null is one of their
+# alternatives.
 _ALTERNATIVES = {
     "string": ("google.protobuf.StringValue",),
     "boolean": ("google.protobuf.BoolValue",),
@@ -49,12 +50,12 @@ class Variable:
 
     type: str = "object"
     members: Mapping[str, str] | None = None
-    """The types of an object's members by name; None: it may have any."""
+    """The types of an object's members by name; None: it may have any members."""
     fixed: bool = False
-    """Whether each member is always there, and null where nothing is known. Then nobody needs to test for one, and a
-    test would mislead; nor is the whole of any use."""
+    """Whether each member always exists, and is null if it has no value. Then has() is refused, because it would always
+    be true, and so is using the variable as a whole."""
     lacks: str = "there is no"
-    """How the refusal of an unknown member begins."""
+    """The beginning of the error message for an unknown member."""
 
 
 Scope = Mapping[str, Variable]
@@ -62,7 +63,7 @@ Scope = Mapping[str, Variable]
 
 
 class Compiled(NamedTuple):
-    """An expression that has passed every check, what is known of it, and where it can be evaluated."""
+    """An expression that has passed every check, what is known about it, and its environment."""
 
     expression: cel.Expression
     tree: Tree
@@ -70,7 +71,7 @@ class Compiled(NamedTuple):
 
 
 def compile_expression(text: str, scope: Scope) -> Compiled:
-    """Check and compile a question: an expression over the variables that gives true or false."""
+    """Check and compile an expression over the variables that evaluates to true or false."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"must have at most {MAX_TEXT} characters")
     if "\0" in text or not encodable(text):
@@ -87,7 +88,7 @@ def compile_expression(text: str, scope: Scope) -> Compiled:
 
 
 def encodable(text: str) -> bool:
-    """Whether a text has no halves of characters."""
+    """Whether a text has no unpaired surrogates."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
@@ -119,7 +120,7 @@ def _compiled(text: str, environment: cel.Env) -> cel.Expression:
 
 
 def _complaint(message: str) -> str:
-    """What the compiler has to say, in one line and without its way of pointing."""
+    """The compiler's message in one line, without its drawing of the place."""
     if "recursion" in message:
         return "is nested too deeply: 32 levels are allowed, and each chained + or - adds one"
     placed = _PLACED.search(message)
@@ -147,11 +148,11 @@ def _check_names(tree: Tree, scope: Scope) -> None:
 
 
 def _check_types(text: str, tree: Tree, scope: Scope) -> None:
-    """Have CEL check each ``variable.name`` with the type that is declared for it.
+    """Have CEL check each ``variable.name`` with its declared type.
 
-    CEL knows maps with values of one type, but no maps with declared fields (other than protobuf messages). But a
-    variable's name may have dots. So each use of a variable is renamed, to a variable of its own type; has() and
-    variable["name"] go on reading a map of anything. The result is checked and thrown away.
+    CEL has maps with values of one type, but no maps with declared fields (other than protobuf messages). But the name
+    of a variable may contain dots. So each use of a member is renamed to a variable of the declared type; has() and
+    variable["name"] still read a map of any values. The result is checked and thrown away.
     """
     types = {number: kind for number, use in enumerate(tree.uses) if (kind := _declared(use, scope)) is not None}
     uses = {_numbered(number, tree.uses[number].variable): tree.uses[number] for number in types}
@@ -168,7 +169,7 @@ def _check_types(text: str, tree: Tree, scope: Scope) -> None:
         return _type_problem(renamed, {paths[name]: chosen.get(name, "dyn") for name in uses}, wholes)
 
     _insist(check(certain))
-    # Most expressions pass at once; only the others pay for a look at each use.
+    # Most expressions pass this check; only for the others is each use checked separately.
     if any(check(certain | {n: alternatives[n][i] for n in open_uses}) is None for i in (0, 1)):
         return
     for name in open_uses[:_MAX_USES_CHECKED_ONE_BY_ONE]:
@@ -176,7 +177,7 @@ def _check_types(text: str, tree: Tree, scope: Scope) -> None:
 
 
 def _declared(use: Use, scope: Scope) -> str | None:
-    """The type that is declared for what is used; None if it is read from a map of anything."""
+    """The declared type of what is used; None if it is read from a map of any values."""
     variable = scope[use.variable]
     if variable.type != "object":
         return variable.type
@@ -186,7 +187,7 @@ def _declared(use: Use, scope: Scope) -> str | None:
 
 
 def _numbered(number: int, variable: str) -> str:
-    """Another name, as long as the variable's, so that places in messages stay right."""
+    """Another name of the same length, so that places in messages stay correct."""
     return f"_{number:0{len(variable) - 1}d}"
 
 
@@ -195,7 +196,7 @@ def _whole(variable: str) -> str:
 
 
 def _first_problem(check: Callable[[Mapping[str, str]], str | None], choices: list[dict[str, str]]) -> str | None:
-    """None if one of the choices has no problem, else the problem of the first."""
+    """None if one of the choices has no problem, else the problem of the first choice."""
     problems: list[str] = []
     for choice in choices:
         problem = check(choice)
@@ -211,7 +212,7 @@ def _insist(problem: str | None) -> None:
 
 
 def _renamed(text: str, uses: list[Use], names: Mapping[int, str]) -> str | None:
-    """The text with another name of the same length for each use; None if a use is not where it should be."""
+    """The text with another name of the same length for each use; None if a use is not at its expected place."""
     characters = list(text)
     for use in uses:
         end = use.offset + len(use.variable)

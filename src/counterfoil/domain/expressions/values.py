@@ -1,8 +1,8 @@
-"""Evaluating a checked CEL expression: whatever it is given, it ends, with true, false or ExpressionFailed.
+"""Evaluates a checked CEL expression. Evaluation always ends, with true, false or ExpressionFailed.
 
-The library alone does not promise that: values nested too deeply end the process, text after a NUL character is
-dropped silently, and its budget of 10,000 iterations does not count what one iteration costs. So values are looked
-over before they are handed on, and the work that an expression could do with them is estimated.
+The library alone does not guarantee that: values that are nested too deeply crash the process, text after a NUL
+character is dropped silently, and its limit of 10,000 iterations does not count the cost of one iteration. So values
+are checked before they are passed on, and the work that an expression could do with them is estimated.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 100
 MAX_WORK = 50_000_000
-"""Elements looked at: one or two seconds at the very worst, if somebody wants it so."""
+"""The most elements that an expression may read: one or two seconds in the worst case."""
 
-_MAX_ITERATIONS = 10_000  # the library's own budget
+_MAX_ITERATIONS = 10_000  # the library's own limit
 _CHARACTERS_PER_ELEMENT = 8
 
 
 class ExpressionFailed(ValueError):
-    """An expression has no answer for these values. The message never contains one of them."""
+    """An expression cannot be evaluated with these values. The message never contains one of them."""
 
 
 class Extent(NamedTuple):
-    """How much there is to look at."""
+    """The size of the values that an expression reads."""
 
     longest: int
-    """Elements of the longest list or map."""
+    """The number of elements of the longest list or map."""
     weight: int
 
 
 def answer(compiled: Compiled, text: str, activation: cel.Activation) -> bool:
-    """Whether the expression holds; the values must have been looked over, and the work bounded."""
+    """Evaluate the expression; the values must have been checked, and the work bounded."""
     try:
         value = compiled.expression.eval(activation)
         kind, result = value.type().name(), value.value()
@@ -52,7 +52,7 @@ def answer(compiled: Compiled, text: str, activation: cel.Activation) -> bool:
 
 
 def bound_work(tree: Tree, extents: Iterable[Extent]) -> None:
-    """Refuse what the expression could do with values of these extents, if that is too much."""
+    """Refuse values on which the expression could do too much work."""
     longest, weight = 0, 0
     for extent in extents:
         longest = max(longest, extent.longest)
@@ -64,7 +64,7 @@ def bound_work(tree: Tree, extents: Iterable[Extent]) -> None:
 
 
 def look_over(data: Any) -> Extent:
-    """How much a value is; refuse what the library would crash on or misread."""
+    """The size of a value; refuses values that the library would crash on or misread."""
     elements = weight = longest = 0
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH):
@@ -97,7 +97,7 @@ def look_over(data: Any) -> Extent:
 
 
 def _look_over_text(value: str) -> None:
-    # The library takes text up to its first NUL: "admin\0x" would be "admin".
+    # The library reads text up to its first NUL: "admin\0x" would be "admin".
     if "\0" in value:
         raise ExpressionFailed("a text contains a NUL character")
     if not encodable(value):
@@ -125,12 +125,12 @@ _NO_KEY = re.compile(r'Key not found in map : "?(.*?)"?$', re.DOTALL)
 
 
 def _explain(message: str, text: str) -> str:
-    """The library's message in our words: its own may contain values, and those may be secrets."""
+    """An explanation in place of the library's message, which may contain values that are secret."""
     overload = _NO_OVERLOAD.search(message)
     if overload:
         return f"a value has the wrong type for: {overload[1]}"
     missing = _NO_KEY.search(message)
-    if missing:  # a key that is part of the text is no secret
+    if missing:  # a key that is in the expression is not secret
         named = missing[1] and missing[1] in text
         return f"there is no value {missing[1]}" if named else "there is no value with that key"
     return next((reason for part, reason in _REASONS if part in message), "it cannot be evaluated with these inputs")

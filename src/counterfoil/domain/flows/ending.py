@@ -1,8 +1,8 @@
-"""Ending a flow before all its steps have ended, and undoing what it did.
+"""Ends a flow before all its steps have ended, and compensates what it did.
 
-What is open is cancelled, workers and inner flows are told, then the steps that completed and can be undone are undone:
-the last one first, one step after the other, each item by a work item of its own. The flow is ``compensating`` until
-all of them have ended, and shows what was undone and what was not.
+Open work is cancelled, and workers and sub-flows are informed. Then the completed steps that can be compensated are
+compensated one by one, the last one first, with a new work item for each item. The flow is ``compensating`` until all
+of them have ended; its compensation shows which steps were compensated and which were not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from counterfoil.domain.states import FINAL_FLOWS, FlowStatus, StepStatus, WorkS
 from counterfoil.domain.work.decisions import cancel
 
 Ending = Literal["failed", "cancelled", "completed"]
-"""Completed by its agent: a flow that the engine drives is completed by its last step."""
+"""``completed``: by the agent of a workflow. Any other flow is completed by its last step."""
 _EVENT: dict[str, EventType] = {
     "failed": EventType.FLOW_FAILED,
     "cancelled": EventType.FLOW_CANCELLED,
@@ -38,7 +38,7 @@ def end_early(
     *,
     compensate: bool,
 ) -> None:
-    """End a flow that is under way, as ``ending`` says: at once, or when what it did has been undone."""
+    """End an active flow in the state ``ending``: at once, or after its steps have been compensated."""
     flow = view.flow(flow_id)
     if flow.open_steps or flow.status is FlowStatus.COMPENSATING:
         _cancel_work(view, view.open_work(flow_id), now, reason, compensate=compensate)
@@ -55,7 +55,7 @@ def end_early(
 
 
 def cancel_items(view: FlowView, items: Iterable[Work], now: int, reason: str, *, compensate: bool = False) -> None:
-    """These are no longer wanted, though their flow goes on. ``compensate``: flows among them undo what they did."""
+    """Cancel items of a flow that continues. ``compensate``: sub-flows among them compensate their steps."""
     _cancel_work(view, items, now, reason, compensate=compensate)
 
 
@@ -74,7 +74,7 @@ def _cancel_work(view: FlowView, open_work: Iterable[Work], now: int, reason: st
 
 
 def _cancel_call(work: Work, url: str, now: int, reason: str) -> CancelCall:
-    """What the worker is told: ids and key by which it knows the job, but never the receipt."""
+    """The message to the worker: the ids and the key by which it knows the job, but never the receipt."""
     body = {
         "cancelled": True,
         "reason": reason,
@@ -90,7 +90,7 @@ def _cancel_call(work: Work, url: str, now: int, reason: str) -> CancelCall:
 
 
 def _to_be_undone(view: FlowView, flow_id: str) -> list[str]:
-    """Steps that have a way back and did something, the last that ended first."""
+    """The steps to compensate: those with a compensation that had an effect, the last one that ended first."""
     plan = view.plan_of(view.flow(flow_id))
     if not plan.compensated:
         return []
@@ -103,7 +103,7 @@ def _to_be_undone(view: FlowView, flow_id: str) -> list[str]:
 
 
 def _did_something(view: FlowView, step: StepRun) -> bool:
-    """Whether some items succeeded of a step that did not complete: what they did is to be undone as well."""
+    """Whether a step that did not complete has items that succeeded: these are compensated as well."""
     ended = step.status in (StepStatus.FAILED, StepStatus.CANCELLED)
     if not ended or not view.version(step.version).definition.fans_out:
         return False
@@ -111,13 +111,13 @@ def _did_something(view: FlowView, step: StepRun) -> bool:
 
 
 def _done_items(view: FlowView, step: StepRun) -> list[Work]:
-    """The items that succeeded and were not undone."""
+    """The items that succeeded and were not compensated."""
     items = latest_items(view.work_of_step(step.flow_id, step.step_id))
     return [work for work in items.values() if work.status is WorkStatus.SUCCEEDED]
 
 
 def go_on_undoing(view: FlowView, flow_id: str, now: int) -> None:
-    """Take note of the undoing that has ended, begin the next one, and end the flow behind the last."""
+    """Note the end of a step's compensation, begin the next one, and end the flow after the last one."""
     while True:
         flow = view.flow(flow_id)
         assert flow.compensation is not None
@@ -137,7 +137,7 @@ def go_on_undoing(view: FlowView, flow_id: str, now: int) -> None:
 
 
 def _undo(view: FlowView, step: StepRun, now: int) -> None:
-    """One work item for each that succeeded, with what that was called with and what it gave."""
+    """Create one compensating item for each item that succeeded, with the arguments and the outputs of that item."""
     done = _done_items(view, step)
     version = view.version(step.version + UNDOING)
     definition = view.version(step.version).definition

@@ -1,4 +1,4 @@
-"""Fan-out: from arrays to one set of arguments for each work item, and from their outcomes back to lists."""
+"""Fan-out: turns arrays into the arguments of one work item for each element, and their outcomes back into lists."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from counterfoil.domain.steps.definitions import StepDefinition
 
 
 class FanOutError(ValueError):
-    """What the step is to fan out over cannot be fanned out over; the message says why."""
+    """The step cannot fan out over this value; the message says why."""
 
 
 def count_items(definition: StepDefinition, arguments: Mapping[str, Any], most: int) -> int:
-    """How many items there will be; FanOutError if there cannot be."""
+    """The number of items; raises FanOutError if the step cannot fan out over its arguments."""
     names = definition.fanned_out
     for name in names:
         if not isinstance(arguments[name], list):
@@ -35,7 +35,7 @@ def count_items(definition: StepDefinition, arguments: Mapping[str, Any], most: 
 
 
 def fanned_out(definition: StepDefinition, arguments: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
-    """The arguments of each item, in the order of the input: that of the last attribute changes fastest."""
+    """The arguments of each item, in the order of the input: with several attributes, the last one varies fastest."""
     count_items(definition, arguments, most)
     names = definition.fanned_out
     arrays = [arguments[name] for name in names]
@@ -44,7 +44,7 @@ def fanned_out(definition: StepDefinition, arguments: Mapping[str, Any], most: i
 
 
 def gathered(definition: StepDefinition, count: int, outcomes: Iterable[tuple[int, Any]]) -> dict[str, list[Any]]:
-    """Each declared output as a list in the order of the items; the place of an item without outcome is null.
+    """Each declared output as a list in the order of the items; items without an outcome have null.
 
     ``outcomes``: the outputs of items that succeeded.
     """

@@ -1,4 +1,4 @@
-"""Launching a flow: planned, checked and recorded. Its steps are begun by ``settle``."""
+"""Starts a flow: plans it, checks its inputs and records it. ``settle`` then begins its steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from counterfoil.domain.steps.register import Register
 
 @dataclass(frozen=True)
 class Launch:
-    """A flow that is to be."""
+    """A flow to start."""
 
     flow_id: str
     goals: list[str]
@@ -31,8 +31,9 @@ class Launch:
 
 
 def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
-    """Record the flow with all its steps, none of them begun; raises, and records nothing, if it cannot be planned."""
+    """Record the flow with all its steps, all pending. If it cannot be planned, raises and records nothing."""
     plan = plan_launch(view, wanted.goals, wanted.init)
+    _refuse_unknown_keys(plan, wanted.options.get("init_keys", {}))
     data: dict[str, Any] = {
         "goals": plan.goals,
         "plan": plan.plan_id,
@@ -53,8 +54,15 @@ def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
     return plan
 
 
+def _refuse_unknown_keys(plan: Plan, init_keys: Iterable[str]) -> None:
+    unknown = sorted(set(init_keys) - set(plan.steps))
+    if unknown:
+        places = [{"place": "init_keys", "message": "names a step that is not in the plan"} for _ in unknown]
+        raise InvalidInput("a key is given for a step that the flow does not have", errors=places)
+
+
 def plan_launch(view: FlowView, goals: list[str], init: dict[str, Any]) -> Plan:
-    """The plan of a flow with these goals and values; raises what a start with them is refused with."""
+    """The plan of a flow with these goals and inputs; raises the error that refuses such a start."""
     register = view.register()
     plan = make_plan(register, goals, init)
     check_inputs(register, plan, init, view.rules.max_fan_out, view.findings)
@@ -62,7 +70,7 @@ def plan_launch(view: FlowView, goals: list[str], init: dict[str, Any]) -> Plan:
 
 
 def check_inputs(register: Register, plan: Plan, init: dict[str, Any], most_items: int, findings: Findings) -> None:
-    """Refuse values that a planned step does not take, as far as it takes them from the start."""
+    """Refuse inputs that a planned step does not accept, as far as they come from the start request."""
     inspection = Inspection(findings)
     wrong = list(_wrong_inputs(register, plan, init, most_items, inspection))
     inspection.close()

@@ -1,4 +1,4 @@
-"""Orders among steps that wait for each other: one that respects all waiting, and who waits in circles."""
+"""Orders steps so that providers come before their consumers, and finds dependency cycles."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from graphlib import TopologicalSorter
 def in_order(
     rounds: Mapping[str, int], waits: Mapping[str, Iterable[str]], bringers: Mapping[str, Iterable[str]]
 ) -> list[str]:
-    """Steps by the round in which they can run first; who may bring something stands before who may take it.
+    """Steps by the earliest round in which they can run; a provider comes before the steps that may take its values.
 
-    So nobody misses a value because of how steps are named, or because its provider comes late by itself. Only where
-    they would wait in a circle, the one that can run earlier does not wait for the other.
+    So no step misses an optional value because of step names, or because the provider becomes ready late. Only where an
+    optional value would close a dependency cycle, the step that can run earlier does not wait for the other one.
     """
     by_round = sorted(rounds, key=lambda step_id: (rounds[step_id], step_id))
     sources = {step_id: set(waits[step_id]) for step_id in by_round}
@@ -40,7 +40,7 @@ def in_order(
 
 
 def _behind(step_id: str, sources: Mapping[str, set[str]]) -> set[str]:
-    """All that a step waits for, directly or not."""
+    """Every step that a step waits for, directly or indirectly."""
     found: set[str] = set()
     queue = [step_id]
     while queue:
@@ -51,7 +51,7 @@ def _behind(step_id: str, sources: Mapping[str, set[str]]) -> set[str]:
 
 
 def in_circles(waiting: Mapping[str, Iterable[str]]) -> set[str]:
-    """Who waits for himself in the end: who is left when all are gone that nobody waits for, or that wait for none."""
+    """Steps on a dependency cycle: repeatedly drop steps with no remaining dependency or no remaining dependent."""
     left = set(waiting)
     while True:
         awaited = {other for step_id in left for other in waiting[step_id] if other in left}

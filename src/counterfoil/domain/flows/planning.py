@@ -1,12 +1,13 @@
-"""Planning: from goals back to the smallest set of steps that reaches them, and the order in which data flows.
+"""Planning: finds the smallest set of steps that reaches the goals, and the source of each of their inputs.
 
-A pure function of the register, the goals and the names of what the flow is started with; so equal starts have equal
-plans. What is optional pulls in no provider: it is taken from whoever is planned anyway.
+A pure function of the register, the goals and the names of the inputs, so equal starts have equal plans. An optional
+attribute adds no provider to the plan: its value comes from a planned step that happens to give it.
 
-1. Look back from the goals over all providers of what is required.
-2. Look forward from what is given: who of those can run at all? A goal that cannot is refused, with what is missing.
-3. Choose a provider for each value, by priority. Where that would run in a circle, choose one that can run earlier.
-4. Leave out who is not needed after all: a step whose values others of the plan give as well.
+1. Search backward from the goals over all providers of required values.
+2. Search forward from the inputs for the steps that can run at all. A goal that cannot run is refused, with its missing
+   inputs.
+3. Choose a provider for each value, by priority. Where that would close a cycle, choose one that can run earlier.
+4. Drop every step that is not needed: one whose values other steps of the plan supply as well.
 """
 
 from __future__ import annotations
@@ -28,38 +29,39 @@ INIT = "init"
 
 @dataclass(frozen=True)
 class Plan:
-    """Which steps a flow runs, why, and who waits for whom. Immutable, and named by its content."""
+    """The steps that a flow runs, why, and their dependencies. Immutable, and named by its content."""
 
     goals: list[str]
     steps: list[str]
-    """In an order that respects data flow."""
+    """In an order that respects dependencies."""
     inputs: dict[str, str]
-    """Where each value that the steps take comes from: ``init`` or a step."""
+    """The source of each value that the steps take: ``init`` or a step."""
     included: dict[str, str]
     excluded: dict[str, str]
     versions: dict[str, str]
     requires: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    """By step: the values that must come from other steps, each with those that may bring it."""
+    """By step: the values that must come from other steps, each with its possible providers."""
     options: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    """By step: the values that may come from other steps, each with ``of`` and how long it is waited for."""
+    """By step: the optional values from other steps, each with its possible providers (``of``) and how long to wait for
+    it."""
     rivals: dict[str, list[str]] = field(default_factory=dict)
-    """By value: the steps that give it, where there are several. The first outcome wins."""
+    """By value: its providers, where there are several. The first outcome wins."""
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By step: how many of which others must have completed."""
+    """By step: how many of which other steps must have completed."""
     compensated: list[str] = field(default_factory=list)
-    """The steps whose effect can be undone."""
+    """The steps that can be compensated."""
     gives_anything: bool = False
-    """Whether a step is among them that declares nothing, and so may give a value of any name."""
+    """Whether the plan has a step without declared outputs, which may give a value of any name."""
 
     is_cooperative: ClassVar[bool] = False
-    """Whether an agent says what comes next, and when the flow ends."""
+    """Whether an agent decides which step comes next, and when the flow ends."""
 
     @cached_property
     def plan_id(self) -> str:
         return digest(self.stored())[:32]
 
     def document(self) -> dict[str, Any]:
-        """What the API shows."""
+        """The plan as the API shows it."""
         return {
             "goals": self.goals,
             "steps": self.steps,
@@ -71,17 +73,17 @@ class Plan:
         }
 
     def _takes(self, step_id: str) -> dict[str, list[str]]:
-        """The values that a step takes from others, each with those that may bring it."""
+        """The values that a step takes from other steps, each with its possible providers."""
         optional = {name: option["of"] for name, option in self.options.get(step_id, {}).items()}
         return {**self.requires.get(step_id, {}), **optional}
 
     def stored(self) -> dict[str, Any]:
-        """All of it, as JSON."""
+        """The whole plan, as JSON."""
         return asdict(self)
 
     @cached_property
     def sources(self) -> dict[str, tuple[str, ...]]:
-        """By step: the others that it waits for, or may take something from."""
+        """By step: the other steps that it waits for, or may take a value from."""
         found = {}
         for step_id in self.steps:
             steps = [*self.waits.get(step_id, {}).get("of", ())]
@@ -94,7 +96,7 @@ class Plan:
 
     @cached_property
     def consumers(self) -> dict[str, tuple[str, ...]]:
-        """By step: who must be looked at when it has ended."""
+        """By step: the steps to re-evaluate when it has ended."""
         found: dict[str, list[str]] = {step_id: [] for step_id in self.steps}
         for step_id, sources in self.sources.items():
             for source in sources:
@@ -103,7 +105,7 @@ class Plan:
 
     @cached_property
     def neighbours(self) -> dict[str, tuple[str, ...]]:
-        """By step: its consumers and all that these wait for. Whoever looks at what its end means needs all of them."""
+        """By step: its consumers and every step that these wait for. Evaluating its end needs all of them."""
         found = {}
         for step_id, consumers in self.consumers.items():
             near = dict.fromkeys(consumers)
@@ -120,11 +122,11 @@ class Plan:
 
 
 NO_PLAN = Plan([], [], {}, {}, {}, {})
-"""Of flows that were started when nothing was planned: every step a goal, and nobody waits for another."""
+"""The plan of flows from before planning existed: every step is a goal, and no step waits for another."""
 
 
 def make_plan(register: Register, goals: Iterable[str], given: Collection[str]) -> Plan:
-    """The plan for these goals with these names given; UnknownStep, UnreachableGoal or PlanCycle if there is none."""
+    """The plan for these goals and input names; raises UnknownStep, UnreachableGoal or PlanCycle if there is none."""
     goals = tuple(goals)
     key = (tuple(dict.fromkeys(goals)), frozenset(given))
     plan = register.plans.get(key)
@@ -136,23 +138,23 @@ def make_plan(register: Register, goals: Iterable[str], given: Collection[str]) 
 
 
 class _Planner:
-    """Makes one plan."""
+    """Computes one plan."""
 
     def __init__(self, register: Register, goals: tuple[str, ...], given: frozenset[str]) -> None:
         self._register = register
         self._goals = goals
         self._given = given
         self._round = self._rounds(self._looked_back())
-        """Who can run at all, and how early."""
+        """The steps that can run, each with the earliest round in which it can."""
 
     def plan(self) -> Plan:
         self._refuse_unreachable()
         chosen = self._chosen(self._round, earlier_only=False)
-        if not self._reaches_goals(self._rounds(chosen)):  # the preferred ones run in a circle
+        if not self._reaches_goals(self._rounds(chosen)):  # the preferred providers form a cycle
             chosen = self._chosen(self._round, earlier_only=True)
         return self._described(self._ordered(self._rounds(self._without_unneeded(chosen))))
 
-    # What there is ------------------------------------------------------------------------------------------------
+    # Search -------------------------------------------------------------------------------------------------------
 
     def _definition(self, step_id: str) -> StepDefinition:
         version = self._register.steps.get(step_id)
@@ -161,7 +163,7 @@ class _Planner:
         return version.definition
 
     def _required(self, step_id: str) -> list[str]:
-        """What the step must get from others."""
+        """The required values that the step must get from other steps."""
         return [name for name in self._definition(step_id).required if name not in self._given]
 
     def _waited_for(self, step_id: str) -> list[str]:
@@ -172,7 +174,7 @@ class _Planner:
         return [provider for provider in self._register.providers(name) if provider != step_id]
 
     def _looked_back(self) -> list[str]:
-        """Everybody who might help."""
+        """The goals and every possible provider, direct or indirect."""
 
         def near(step_id: str) -> list[str]:
             providers = [other for name in self._required(step_id) for other in self._others(step_id, name)]
@@ -181,7 +183,7 @@ class _Planner:
         return self._closure(near)
 
     def _closure(self, near: Callable[[str], Iterable[str]]) -> list[str]:
-        """The goals, and everybody to whom they lead."""
+        """The goals and every step that they lead to."""
         seen = dict.fromkeys(self._goals)
         queue = deque(self._goals)
         while queue:
@@ -192,7 +194,7 @@ class _Planner:
         return list(seen)
 
     def _rounds(self, steps: Iterable[str]) -> dict[str, int]:
-        """Who of these can run, by the round in which all that he requires can be there."""
+        """The steps of these that can run, each with the round in which all its required values can be available."""
         lacking: dict[str, set[tuple[str, str]]] = {}
         lacked: dict[tuple[str, str], list[str]] = {}
         for step_id in steps:
@@ -219,7 +221,7 @@ class _Planner:
     def _reaches_goals(self, rounds: dict[str, int]) -> bool:
         return all(goal in rounds for goal in self._goals)
 
-    # What is missing ----------------------------------------------------------------------------------------------
+    # Missing inputs -----------------------------------------------------------------------------------------------
 
     def _refuse_unreachable(self) -> None:
         if self._reaches_goals(self._round):
@@ -240,17 +242,17 @@ class _Planner:
             return lost
 
         self._closure(near)
-        missing.sort(key=lambda item: bool(item["could_be_provided_by"]))  # first what nobody gives at all
+        missing.sort(key=lambda item: bool(item["could_be_provided_by"]))  # values without any provider first
         if not missing or missing[0]["could_be_provided_by"]:
             circle = sorted(in_circles(waiting))
             raise PlanCycle(f"these steps wait for each other: {', '.join(circle)}", steps=circle)
         names = ", ".join(f"{item['step_id']} needs {item['attribute']}" for item in missing)
         raise UnreachableGoal(f"missing inputs: {names}", missing=missing)
 
-    # Whom to take -------------------------------------------------------------------------------------------------
+    # Choice of providers ------------------------------------------------------------------------------------------
 
     def _chosen(self, rounds: dict[str, int], *, earlier_only: bool) -> list[str]:
-        """The goals with everybody whom they need, if each value comes from its preferred provider that can run."""
+        """The goals and all steps that they need, with each value from its preferred provider that can run."""
 
         def near(step_id: str) -> list[str]:
             sources = list(self._waited_for(step_id))
@@ -264,7 +266,7 @@ class _Planner:
         return self._closure(near)
 
     def _without_unneeded(self, chosen: list[str]) -> list[str]:
-        """Whoever can be left out, is: the least preferred first, until nobody can."""
+        """Drop every step that is not needed, the least preferred first, until none can be dropped."""
         kept = chosen
         settled: set[str] = set()
         while True:
@@ -277,10 +279,10 @@ class _Planner:
             if self._reaches_goals(rounds):
                 kept = self._chosen(rounds, earlier_only=True)
             else:
-                settled.add(step_id)  # and with fewer others it stays so
+                settled.add(step_id)  # dropping other steps cannot change this
 
     def _essential(self, kept: Collection[str]) -> set[str]:
-        """Who obviously cannot be left out: goals, those waited for, and whoever alone gives what somebody requires."""
+        """Steps that cannot be dropped: goals, steps in ``wait_for``, and the only providers of required values."""
         among = set(kept)
         essential = set(self._goals)
         for step_id in kept:
@@ -295,7 +297,7 @@ class _Planner:
         outputs = self._definition(step_id).outputs
         return (max((attribute.priority for attribute in outputs.values()), default=0), step_id)
 
-    # In which order -----------------------------------------------------------------------------------------------
+    # Order --------------------------------------------------------------------------------------------------------
 
     def _ordered(self, rounds: dict[str, int]) -> list[str]:
         waits = {step_id: self._waited_for(step_id) for step_id in rounds}
@@ -306,11 +308,11 @@ class _Planner:
         return in_order(rounds, waits, bringers)
 
     def _taken(self, step_id: str) -> list[str]:
-        """What the step takes from others, if it can get it."""
+        """The values that the step takes from other steps if they are available."""
         inputs = self._definition(step_id).inputs
         return [name for name, value in inputs.items() if value.role != "const" and name not in self._given]
 
-    # What the plan says -------------------------------------------------------------------------------------------
+    # The plan's contents ------------------------------------------------------------------------------------------
 
     def _described(self, order: list[str]) -> Plan:
         definitions = {step_id: self._definition(step_id) for step_id in order}
@@ -378,7 +380,7 @@ class _Planner:
         raise AssertionError(f"{step_id} is in the plan for no reason")
 
     def _excluded(self, order: list[str], inputs: dict[str, str]) -> dict[str, str]:
-        """Whoever could provide a value that the plan takes, and does not."""
+        """Steps that could provide a value of the plan, but are not used for it, each with the reason."""
         excluded: dict[str, str] = {}
         for name, source in inputs.items():
             for step_id in self._register.providers(name):

@@ -12,12 +12,12 @@ from counterfoil.domain.states import OPEN_STEPS, StepStatus
 
 
 class Ready:
-    """All is there that will be."""
+    """Every input that the step waits for is available or will never be."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Somebody may still bring what is lacking. ``until``: when it begins without what is only optional."""
+    """An open step may still provide a missing input. ``until``: when the step begins without its optional inputs."""
 
     ready_at: int | None = None
     until: int | None = None
@@ -25,14 +25,14 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Skipped:
-    """What it requires will never come, and nobody failed."""
+    """A required input will never be available, although no step failed."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """What it requires will never come, because something failed."""
+    """A required input will never be available, because a step failed."""
 
     reason: str
     error: dict[str, Any] | None
@@ -42,7 +42,7 @@ Situation = Ready | Waiting | Skipped | Blocked
 
 
 def readiness(view: FlowView, plan: Plan, step: StepRun, now: int) -> Situation:
-    """The situation of a step that has not begun."""
+    """The situation of a pending step."""
     sources = plan.sources.get(step.step_id, ())
     if not sources:
         return Ready()
@@ -76,7 +76,7 @@ def _enough(wanted: int, steps: list[StepRun], text: str) -> Situation:
 
 
 def _optional(options: dict[str, dict[str, Any]], states: dict[str, StepRun], step: StepRun, now: int) -> Situation:
-    """What is required is there. Something optional is waited for as long as its attribute says, and can come."""
+    """All required inputs are available. Each optional one is waited for up to its timeout, if it can still come."""
     ready_at = step.ready_at if step.ready_at is not None else now
     ends = [
         ready_at + option["timeout_ms"]

@@ -1,9 +1,9 @@
-"""Redrive: a flow that failed goes on from what failed, with new work items and new receipts.
+"""Redrive: continues a failed flow with new work items, and new receipts, in place of the failed ones.
 
-A flow inside another goes on with that one: its work item is redriven, and so on up to the outermost. Otherwise its
-outcome would reach nobody, and the outer flow, redriven later, would do the same once more.
+Redriving a sub-flow redrives the work item that started it, and so on up to the outermost flow. Otherwise its outcome
+would have no effect, and the outer flow would do the same work again when it is redriven later.
 
-A workflow is not redriven: its agent runs its steps, and asks the gate for another attempt.
+A workflow is not redriven: its agent runs its steps, and calls the gate for another attempt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 
 
 def redrive_flow(view: FlowView, flow_id: str, now: int) -> list[str]:
-    """Let a failed flow go on; returns its new work items."""
+    """Continue a failed flow; returns its new work items."""
     flow = view.flow(flow_id)
     if flow.plan == COOPERATIVE:
         told = "an agent runs this workflow; the engine cannot redrive it"
@@ -36,9 +36,9 @@ def redrive_flow(view: FlowView, flow_id: str, now: int) -> list[str]:
 
 
 def redrive_work(view: FlowView, work_id: str, now: int) -> str:
-    """Make another item in the place of one that failed; returns it.
+    """Create a work item in place of a failed one, and return it.
 
-    It takes its step along, and so all that failed of it; and its flow, if that has failed.
+    This redrives its step, with all failed items of the step, and its flow, if that has failed.
     """
     work = view.work(work_id)
     flow = view.flow(work.flow_id)
@@ -62,7 +62,7 @@ def redrive_work(view: FlowView, work_id: str, now: int) -> str:
 
 
 def _behind(view: FlowView, flow: Flow, step: StepRun) -> list[StepRun]:
-    """A step that failed, and all that was cancelled for that."""
+    """A failed step, and the steps that were cancelled because of it."""
     plan = view.plan_of(flow)
     seen = {step.step_id: step}
     queue = [step.step_id]

@@ -1,11 +1,11 @@
-"""Flow starts: what a caller asks for, and what each step of the flow is given."""
+"""Flow starts: the request of a caller, and the arguments of each step of the flow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
 
 from counterfoil.domain.steps.checks import Findings, Inspection
 from counterfoil.domain.steps.definitions import STEP_ID_PATTERN, NotYet, PositiveMilliseconds, StepDefinition
@@ -26,6 +26,9 @@ LabelText = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")
 LabelKey = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f:]+$")]
 
 
+InitKey = Annotated[StrictStr, Field(min_length=1, max_length=255, pattern=r"^[\x20-\x7e]*$")]
+
+
 class StartFlow(BaseModel):
     """``POST /api/v1/flows``."""
 
@@ -39,24 +42,27 @@ class StartFlow(BaseModel):
     idempotency_key: NotYet = None
     on_conflict: Literal["reject"] = "reject"
     retain_key_for: str | int | None = "24h"
-    init_keys: NotYet = None
+    init_keys: Annotated[dict[StepId, InitKey], Field(max_length=64)] | None = None
+    """Idempotency keys of steps, given by the caller: each is sent as it is."""
     deadline_ms: PositiveMilliseconds | None = None
     on_deadline: Literal["fail", "cancel"] = "fail"
     compensate: StrictBool = True
 
     def options(self) -> dict[str, Any]:
-        """What the flow must remember of how it is to end, where that is not as usual."""
+        """The options of the flow that differ from the defaults: its deadline and its compensation."""
         options: dict[str, Any] = {}
         if self.deadline_ms is not None:
             options["deadline_ms"] = self.deadline_ms
             options["on_deadline"] = self.on_deadline
         if not self.compensate:
             options["compensate"] = False
+        if self.init_keys:
+            options["init_keys"] = self.init_keys
         return options
 
 
 class RedriveFilter(BaseModel):
-    """Which failed work: every field that is given must fit."""
+    """Selects failed work: every given field must match."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -78,7 +84,7 @@ class RedriveRequest(BaseModel):
 
 
 def arguments_for(definition: StepDefinition, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the step is called with, of the values that there are. A step without attributes takes all as they are."""
+    """The arguments of the step, taken from the available values. A step without attributes takes all."""
     if not definition.attributes:
         return dict(values)
     arguments: dict[str, Any] = {}
@@ -95,9 +101,9 @@ def arguments_for(definition: StepDefinition, values: Mapping[str, Any]) -> dict
 def invalid_inputs(
     definition: StepDefinition, values: Mapping[str, Any], inspection: Inspection
 ) -> list[tuple[str, str]]:
-    """Which of the values that there are the step does not take, and why: name and problem.
+    """The available values that the step does not accept: name and problem of each.
 
-    As far as the inspection knows: its ``close`` says whether it knew enough.
+    As far as the inspection knows: its ``close`` raises if it did not know enough.
     """
     wrong = []
     for name, attribute in definition.inputs.items():
@@ -107,7 +113,7 @@ def invalid_inputs(
 
 
 def invalid_outputs(definition: StepDefinition, outputs: Mapping[str, Any], findings: Findings) -> list[dict[str, str]]:
-    """Which declared outputs are absent or other than declared; CheckNeeded if that is not known yet."""
+    """Declared outputs that are missing or do not match; raises CheckNeeded if that is not known yet."""
     wrong = []
     inspection = Inspection(findings)
     for name, attribute in definition.outputs.items():
@@ -119,7 +125,7 @@ def invalid_outputs(definition: StepDefinition, outputs: Mapping[str, Any], find
 
 
 def invalid_own_values(definition: StepDefinition, findings: Findings) -> list[dict[str, str]]:
-    """Which constants and defaults are other than declared; CheckNeeded if that is not known yet."""
+    """Constants and defaults that do not match their declaration; raises CheckNeeded if that is not known yet."""
     wrong = []
     inspection = Inspection(findings)
     for name, attribute in definition.attributes.items():
@@ -131,7 +137,7 @@ def invalid_own_values(definition: StepDefinition, findings: Findings) -> list[d
 
 
 def declared_outputs(definition: StepDefinition, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a step gives to its flow: everything, or what it declares."""
+    """The outputs that a step gives to its flow: all of them, or those that it declares."""
     if not definition.attributes:
         return dict(outputs)
     return {name: outputs[name] for name in definition.outputs if name in outputs}

@@ -1,7 +1,7 @@
-"""Reviving: what has ended without success is to be done again, and what completed stays, unless it was undone.
+"""Makes a flow and its steps active again for a redrive. Completed steps stay, unless they were compensated.
 
-Steps that failed or were cancelled are pending again; nothing is begun yet, that is for settling. The flows inside
-another are revived when the work items are that they were.
+Failed and cancelled steps become pending again; settling the flow begins them. A sub-flow is revived together with the
+work item that started it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _GOES_AGAIN = (StepStatus.FAILED, StepStatus.CANCELLED)
 
 
 def revive(view: FlowView, flow_id: str, now: int, parent: dict[str, Any] | None = None) -> list[str]:
-    """Make a flow active that failed, or was cancelled with the one around it; returns the steps that go again.
+    """Make a flow active that failed, or was cancelled with its outer flow; returns the steps that run again.
 
-    ``parent``: the work item that it is from now on.
+    ``parent``: the work item that the flow belongs to from now on.
     """
     undone = _undone(view.flow(flow_id))
     again = [step for step in view.steps_of(flow_id) if step.status in _GOES_AGAIN or step.step_id in undone]
@@ -42,6 +42,6 @@ def go_again(view: FlowView, flow_id: str, steps: Iterable[StepRun], now: int) -
 
 
 def _undone(flow: Flow) -> set[str]:
-    """Steps that completed, and of which something is undone."""
+    """Steps that completed and were compensated, at least in part."""
     steps = flow.compensation["steps"] if flow.compensation is not None else []
     return {step["step_id"] for step in steps if step["status"] in ("completed", "failed")}

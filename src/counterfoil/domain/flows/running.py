@@ -1,7 +1,7 @@
-"""Running a step of a flow: from the values that are there to its work items, and from their outcomes to its own.
+"""Runs a step of a flow: creates its work items from its inputs, and its outputs from their outcomes.
 
-Whatever a step turns out to be, ended by its predicate, failed by its inputs, complete with nothing to do, it goes
-through its states in the journal.
+Every step passes through its states in the journal, even if it ends at once: skipped by its predicate, failed by its
+inputs, or completed with no items.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from counterfoil.domain.work.dispatching import dispatch_at_once
 
 
 def start_step(view: FlowView, step: StepRun, now: int) -> list[str]:
-    """Begin a step whose inputs are there: it is active then, or has ended. Returns the flows that began inside it."""
+    """Begin a step that is ready: it becomes active or ends at once. Returns the sub-flows that it started."""
     version = view.version(step.version)
     definition = version.definition
     values, from_init = _values(view, step)
@@ -61,18 +61,18 @@ class _CannotStart(ValueError):
 
 
 class _Items:
-    """What the items of a step are made from."""
+    """The input from which the items of a step are created."""
 
     def __init__(self, arguments: list[dict[str, Any]], wanted: list[bool], own: list[dict[str, Any]] | None) -> None:
         self.arguments = arguments
         self.wanted = wanted
-        """Whether the predicate holds for each."""
+        """Whether the predicate holds, for each item."""
         self.own = own
-        """The same arguments, if the items must carry them; None: they follow from the start of the flow."""
+        """The arguments again, if the items must store them; None: they follow from the inputs of the flow."""
 
 
 def _values(view: FlowView, step: StepRun) -> tuple[dict[str, Any], bool]:
-    """All values that the step may take, and whether they all come from the start of the flow."""
+    """All values that the step may take, and whether they all come from the inputs of the flow."""
     flow = view.flow(step.flow_id)
     plan = view.plan_of(flow)
     init = view.inputs(step.flow_id).init
@@ -95,7 +95,7 @@ def _values(view: FlowView, step: StepRun) -> tuple[dict[str, Any], bool]:
 
 
 def _refuse_invalid(version: StepVersion, values: dict[str, Any], findings: Findings) -> None:
-    """What came from the start was checked there; what another step gave was only checked against that one."""
+    """The inputs of the flow were checked at its start; outputs of a step only against that step's declaration."""
     inspection = Inspection(findings)
     wrong = invalid_inputs(version.definition, values, inspection)
     inspection.close()
@@ -132,7 +132,7 @@ def _start_items(view: FlowView, step: StepRun, version: StepVersion, items: _It
 
 
 def _earlier_items(view: FlowView, step: StepRun) -> tuple[dict[int, Work], Counter[int]]:
-    """The last item in each place that was not undone, and how often something was undone there."""
+    """The last item at each index that was not compensated, and how many were compensated there."""
     work_of_step = view.work_of_step(step.flow_id, step.step_id)
     undone = undone_work(work_of_step)
     times = Counter(work.item for work in work_of_step if work.work_id in undone)
@@ -140,7 +140,7 @@ def _earlier_items(view: FlowView, step: StepRun) -> tuple[dict[int, Work], Coun
 
 
 def _stays(work: Work, items: _Items) -> bool:
-    """Whether an item that succeeded before a redrive is what is wanted now: of a list that was made anew it is not."""
+    """Whether an item that succeeded before a redrive can stay: not if its arguments have changed."""
     if work.status is not WorkStatus.SUCCEEDED or work.item >= len(items.arguments):
         return False
     return items.own is None or work.arguments == items.own[work.item]
@@ -163,7 +163,15 @@ def _create(
         "item": item,
         "version": version.version,
         "lane": version.lane,
-        "idempotency_key": idempotency_key(step.flow_id, item, step.step_id, definition, arguments, undone=undone),
+        "idempotency_key": idempotency_key(
+            step.flow_id,
+            item,
+            step.step_id,
+            definition,
+            arguments,
+            given=view.inputs(step.flow_id).options.get("init_keys", {}).get(step.step_id),
+            undone=undone,
+        ),
     }
     if items.own is not None:
         data["arguments"] = items.own[item]
@@ -177,7 +185,7 @@ def _create(
 
 
 def send(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str]:
-    """Let a new item begin: by a dispatch if there is room, or as a flow of its own, which is then returned."""
+    """Begin a new item: dispatch it if there is room, or start its sub-flow, which is then returned."""
     if version.definition.kind == "flow" and work.undoes is None:
         return _delegate(view, work, version, now)
     dispatch_at_once(view, work, version, now)
@@ -185,7 +193,7 @@ def send(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str
 
 
 def _delegate(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str]:
-    """The item is a flow from now on: a new one, or the one that an earlier item was, which goes on then."""
+    """Run the item as a sub-flow: a new one, or the revived one of an earlier item in its place."""
     depth = 1 + (view.flow(work.flow_id).parent or {"depth": 0})["depth"]
     parent = {"flow_id": work.flow_id, "step_id": work.step_id, "work_id": work.work_id, "depth": depth}
     earlier = _child_to_revive(view, work)
@@ -208,7 +216,7 @@ def _delegate(view: FlowView, work: Work, version: StepVersion, now: int) -> lis
 
 
 def _child_to_revive(view: FlowView, work: Work) -> str | None:
-    """The flow that an earlier item in its place was, unless it never began, or completed with the wrong outputs."""
+    """The sub-flow of an earlier item in its place, unless it never began, or completed with invalid outputs."""
     if work.redrive_of is None:
         return None
     child_id = view.work(work.redrive_of).child_flow_id
@@ -217,7 +225,7 @@ def _child_to_revive(view: FlowView, work: Work) -> str | None:
 
 
 def _child(view: FlowView, work: Work, version: StepVersion, parent: dict[str, Any]) -> Launch:
-    """A flow is named after the first work item that it is."""
+    """A sub-flow has the id of the first work item that it runs for."""
     definition, inputs = version.definition, view.inputs(work.flow_id)
     assert definition.flow is not None
     arguments = work.arguments if work.arguments is not None else arguments_for(definition, inputs.init)
@@ -233,7 +241,7 @@ def _child(view: FlowView, work: Work, version: StepVersion, parent: dict[str, A
 
 
 def release_items(view: FlowView, step: StepRun, version: StepVersion, now: int) -> list[str]:
-    """Let as many waiting items go as there is room for; returns the flows that began so."""
+    """Release as many waiting items as there is room for; returns the sub-flows that began."""
     limit = version.definition.fan_out.parallelism
     assert limit is not None
     room = min(limit - (step.open_items - step.waiting_items), step.waiting_items)
@@ -247,16 +255,16 @@ def release_items(view: FlowView, step: StepRun, version: StepVersion, now: int)
 
 
 def outputs_of(view: FlowView, step: StepRun, version: StepVersion, last: Work | None) -> dict[str, Any]:
-    """What a step whose items have all ended gives: lists in the order of its input if it fans out.
+    """The outputs of a step whose items have all ended: lists in the order of its input if it fans out.
 
-    ``last``: the item that ended last, if one has ended now. A step that does not fan out has but one; if none has
-    ended, that was kept over a redrive.
+    ``last``: the item that ended last, if one has ended now. A step that does not fan out has a single item; if it did
+    not end now, it was kept over a redrive.
     """
     definition = version.definition
     if not definition.fans_out:
         if last is not None:
             return declared_outputs(definition, (last.result or {}).get("outputs") or {})
-        kept = dict(_outcomes(1, view.work_of_step(step.flow_id, step.step_id)))  # over a redrive
+        kept = dict(_outcomes(1, view.work_of_step(step.flow_id, step.step_id)))  # kept over a redrive
         return declared_outputs(definition, kept.get(0, {}))
     if not definition.outputs or not step.items:
         return gathered(definition, step.items, ())
@@ -264,19 +272,19 @@ def outputs_of(view: FlowView, step: StepRun, version: StepVersion, last: Work |
 
 
 def _outcomes(count: int, items: Iterable[Work]) -> Iterator[tuple[int, Any]]:
-    """Item and outputs of what succeeded. The last in each place tells: a redrive may have made fewer, and others."""
+    """Index and outputs of items that succeeded. The last item at each index counts, because of redrives."""
     for item, work in latest_items(items).items():
         if item < count and work.status is WorkStatus.SUCCEEDED:
             yield item, (work.result or {}).get("outputs") or {}
 
 
 def latest_items(work_of_step: Iterable[Work]) -> dict[int, Work]:
-    """The last item in each place that was not undone."""
+    """The last item at each index that was not compensated."""
     items = list(work_of_step)
     undone = undone_work(items)
     return {work.item: work for work in items if work.undoes is None and work.work_id not in undone}
 
 
 def undone_work(work_of_step: Iterable[Work]) -> set[str]:
-    """The items whose effect was taken back. An undoing that failed took nothing back."""
+    """The items whose effect was compensated. A compensation that failed does not count."""
     return {work.undoes for work in work_of_step if work.undoes is not None and work.status is WorkStatus.SUCCEEDED}

@@ -1,12 +1,12 @@
-"""Settle: bring a flow to its fixpoint after any change. The only place that begins and ends steps and flows.
+"""Settle: brings a flow to its fixpoint after any change. The only module that begins and ends steps and flows.
 
-Every command that touches a flow calls ``settle`` once, whatever it did; no call site has to remember what comes next.
-It looks at what the command touched, at counters, and at the neighbours of steps that have ended in the plan, never at
-all items or all steps; so its cost does not grow with the flow. Only ending a flow early looks at all that is open.
+Every command that changes a flow calls ``settle`` once, whatever it did; no call site has to know what comes next.
+``settle`` reads what the command changed, counters, and the neighbours in the plan of steps that have ended, never all
+items or all steps; so its cost does not grow with the flow. Only ending a flow early reads everything that is open.
 
-A step that is not begun is in one of four situations, which follow from the states of the steps that it waits for:
-ready; waiting; skipped, because a value will never come and nothing went wrong; blocked, because something did. So no
-flow rests with nothing under way: who waits, waits for somebody who is open.
+A pending step is in one of four situations, which follow from the states of the steps that it waits for: ready;
+waiting; skipped, because a required value will never come although no step failed; blocked, because a step failed. So a
+flow never rests without open work: a waiting step always waits for an open step.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, OPEN_STEPS, Flow
 from counterfoil.domain.work.decisions import child_failed, child_succeeded
 from counterfoil.domain.work.results import StepResult
 
-# Looked up once: Python 3.11 takes five times as long to find a member of an enumeration as a name of the module, and
-# every report passes here.
+# Looked up once: Python 3.11 takes five times as long for a member of an enumeration as for a name of the module, and
+# every report runs this code.
 _FLOW_ACTIVE, _STEP_ACTIVE = FlowStatus.ACTIVE, StepStatus.ACTIVE
 _STEP_COMPLETED, _FLOW_COMPLETED = EventType.STEP_COMPLETED, EventType.FLOW_COMPLETED
 
 
 def settle(view: FlowView, flow_id: str, now: int, *, look_at: Iterable[str] = ()) -> None:
-    """Begin and end everything of a flow that can be, and of the flows around and inside it.
+    """Begin and end everything in a flow that can be begun or ended, and in its outer flows and sub-flows.
 
-    ``look_at``: steps that may have become ready though nothing that they wait for has changed.
+    ``look_at``: steps that may have become ready although no step that they wait for has changed.
     """
     flows: list[tuple[str, Iterable[str]]] = [(flow_id, look_at)]
-    for settled_id, steps in flows:  # which grows meanwhile
+    for settled_id, steps in flows:  # which grows during the loop
         settling = _Settling(view, settled_id, now)
         settling.run(steps)
         if settling.children:
@@ -49,12 +49,12 @@ def settle(view: FlowView, flow_id: str, now: int, *, look_at: Iterable[str] = (
 
 
 def begin(view: FlowView, flow_id: str, now: int) -> None:
-    """Settle a flow that has just been launched."""
+    """Settle a flow that has just been started."""
     settle(view, flow_id, now, look_at=view.plan_of(view.flow(flow_id)).steps)
 
 
 class _Settling:
-    """One flow on its way to its fixpoint."""
+    """Brings one flow to its fixpoint."""
 
     __slots__ = ("_active", "_ended", "_flow_id", "_now", "_plan", "_view", "children", "parent")
 
@@ -66,11 +66,11 @@ class _Settling:
         self._plan = view.plan_of(flow)
         self.parent = flow.parent
         self._active = flow.status is _FLOW_ACTIVE
-        """Whether the flow is under way: nobody but this ends it meanwhile."""
+        """Whether the flow is active; only this object ends it while it runs."""
         self._ended: list[str] = []
-        """Steps whose end is to be told to their neighbours, in the order of their ends."""
+        """Steps that have ended and whose neighbours are to be re-evaluated, in the order in which they ended."""
         self.children: list[str] = []
-        """Flows that began inside this one."""
+        """Sub-flows that began in this flow."""
 
     def run(self, look_at: Iterable[str]) -> None:
         view, flow_id = self._view, self._flow_id
@@ -83,7 +83,7 @@ class _Settling:
                 self._count(work.step_id, work)
         for step_id in look_at:
             self._look(step_id)
-        for step_id in self._ended:  # which grows meanwhile
+        for step_id in self._ended:  # which grows during the loop
             if self._goes_on():
                 self._tell_neighbours(step_id)
         if self._goes_on() and not self._plan.is_cooperative and view.flow(flow_id).open_steps == 0:
@@ -95,19 +95,19 @@ class _Settling:
     def _step(self, step_id: str) -> StepRun:
         return self._view.step_run(self._flow_id, step_id)
 
-    # Steps under way ----------------------------------------------------------------------------------------------
+    # Active steps -------------------------------------------------------------------------------------------------
 
     def _count(self, step_id: str, last: Work | None) -> None:
-        """What the states of its items mean for a step that is under way. ``last``: the one that has changed."""
+        """Complete or fail an active step if its items require it. ``last``: the item that has changed."""
         step = self._view.step_run(self._flow_id, step_id)
         if step.status is not _STEP_ACTIVE or not self._active:
             return
         version = self._view.version(step.version)
         fail_fast = version.definition.fail_fast
-        waiting = 0  # of most steps, nothing ever waits
+        waiting = 0  # most steps have no waiting items
         while step.waiting_items != waiting and not (step.failed_items and fail_fast):
             waiting = step.waiting_items
-            self.children += release_items(self._view, step, version, self._now)  # some may end at once, without a flow
+            self.children += release_items(self._view, step, version, self._now)  # some may end at once
             step = self._step(step_id)
         if step.failed_items and fail_fast:
             self._fail(step, self._failed_item(step_id))
@@ -115,7 +115,7 @@ class _Settling:
             self._complete(step, version, last)
 
     def _failed_item(self, step_id: str) -> Work:
-        """The first that failed just now: no step goes on after that."""
+        """The first item that failed in this command: the step ends with it."""
         return next(
             work
             for work in self._view.touched_work(self._flow_id)
@@ -141,7 +141,7 @@ class _Settling:
         self._note_end(step.step_id)
 
     def _given_already(self, step_id: str, outputs: dict[str, Any]) -> list[str]:
-        """Values that another step gave before: the first outcome wins."""
+        """Values that another step has already given: the first outcome wins."""
         plan, view = self._plan, self._view
         rivals: dict[str, Iterable[str]] = {name: plan.rivals[name] for name in outputs if name in plan.rivals}
         if plan.gives_anything:
@@ -160,10 +160,10 @@ class _Settling:
             )
         ]
 
-    # Steps that wait ----------------------------------------------------------------------------------------------
+    # Waiting steps ------------------------------------------------------------------------------------------------
 
     def _after(self, step_id: str) -> None:
-        """A step has ended, perhaps without success. A goal that has failed takes the flow with it."""
+        """Handle the end of a step. If a goal has failed, the flow fails."""
         step = self._step(step_id)
         if step.goal and step.error is not None and step.status in (StepStatus.FAILED, StepStatus.CANCELLED):
             compensate = self._view.inputs(self._flow_id).options.get("compensate", True)
@@ -174,7 +174,7 @@ class _Settling:
             self._note_end(step_id)
 
     def _note_end(self, step_id: str) -> None:
-        """Its neighbours will be told; of most plans with one step, there are none."""
+        """Queue the re-evaluation of its neighbours; a plan with a single step has none."""
         if step_id in self._plan.connected:
             self._ended.append(step_id)
 
@@ -189,7 +189,7 @@ class _Settling:
             self._let_go_of_sources(step_id)
 
     def _look(self, step_id: str) -> None:
-        """Begin a step, or end it, or leave it as it is: whatever follows from the steps that it waits for."""
+        """Begin or end a pending step, or leave it waiting, depending on the steps that it waits for."""
         step = self._step(step_id)
         if step.status is not StepStatus.PENDING or not self._active:
             return
@@ -213,15 +213,16 @@ class _Settling:
         if step.status in FINAL_STEPS:
             self._after(step.step_id)
             return
-        self._count(step.step_id, None)  # all may have ended already: skipped, or flows that could not be planned
+        self._count(step.step_id, None)  # skipped items and failed sub-flows have ended already
         self._let_go_of_sources(step.step_id)
 
-    # Steps that nobody needs any more -----------------------------------------------------------------------------
+    # Steps that are no longer needed ------------------------------------------------------------------------------
 
     def _let_go_of_sources(self, step_id: str) -> None:
-        """A step has begun or ended: whom it waited for is perhaps needed by nobody now.
+        """End the sources of a step that has begun or ended, as far as no other step needs them.
 
-        Who has not begun is left out. Who has, may finish, unless he has lost: the step wanted only some of several.
+        A pending source is skipped. An active one may finish, unless the step waited only for some of several: then it
+        is cancelled.
         """
         sources = self._plan.sources.get(step_id)
         if not sources:
@@ -252,7 +253,7 @@ class _Settling:
 
 
 def _tell_parent(view: FlowView, flow: Flow, now: int) -> bool:
-    """The end of an inner flow is the outcome of the work item that it is; False if that has one already."""
+    """Report the end of a sub-flow as the outcome of its work item; False: that item has an outcome already."""
     assert flow.parent is not None
     work = view.work(flow.parent["work_id"])
     if work.status is not WorkStatus.ACTIVE:
@@ -270,7 +271,7 @@ def _tell_parent(view: FlowView, flow: Flow, now: int) -> bool:
 
 
 def _values_of(view: FlowView, flow: Flow, names: Iterable[str]) -> dict[str, Any]:
-    """Values of a flow that has completed: what its steps gave, and what it was started with."""
+    """Values of a completed flow: the outputs of its steps, and its inputs."""
     wanted = set(names)
     values = {name: value for name, value in view.inputs(flow.flow_id).init.items() if name in wanted}
     for step in view.steps_of(flow.flow_id):

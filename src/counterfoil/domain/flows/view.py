@@ -1,4 +1,4 @@
-"""What decisions about flows see and change: the batch's unit in the live engine."""
+"""The interface through which decisions about flows read and change records; in the engine, the unit of work."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from counterfoil.domain.policies.policy_set import PolicySet
 from counterfoil.domain.records import (
     Approval,
     CancelCall,
+    DedupRecord,
+    DedupWaiter,
     Flow,
     FlowInputs,
     Gate,
     KeyOwner,
+    Reconciliation,
     StepRun,
     StepVersion,
     Work,
@@ -27,27 +30,28 @@ from counterfoil.domain.work.capacity import Capacity
 
 @dataclass(frozen=True)
 class FlowRules:
-    """Limits of the house that a definition cannot exceed."""
+    """Limits of the engine that a definition cannot exceed."""
 
     max_fan_out: int = 10_000
     gate_patience_ms: int = 3_600_000
-    """How long an agent that claimed nothing may be silent about a step before that counts as not completed."""
+    """How long an agent without a claim may go without reporting an allowed step."""
 
 
 class FlowView(Protocol):
-    """Looking raises ``NotLoaded`` for what is not there yet, and the decision is made again. Changing is by events.
+    """Reading raises ``NotLoaded`` for a missing record; it is loaded and the decision repeated. Changes are events.
 
-    So does a value that must be checked elsewhere first (``CheckNeeded``, domain/steps/checks.py).
+    A value that must first be checked in another process raises ``CheckNeeded`` (domain/steps/checks.py) in the same
+    way.
     """
 
     rules: FlowRules
     capacity: Capacity
     node_id: str
-    """The node that decides, and so sends what is claimed."""
+    """The node that decides, and that sends what is claimed."""
 
     @property
     def findings(self) -> Findings:
-        """Of values whose check takes long, as far as it was made."""
+        """The findings of slow value checks that have been made."""
         ...
 
     def flow(self, flow_id: str) -> Flow: ...
@@ -59,36 +63,44 @@ class FlowView(Protocol):
 
     def step_run(self, flow_id: str, step_id: str) -> StepRun: ...
     def want_steps(self, flow_id: str, step_ids: Iterable[str]) -> None:
-        """Have all of these at hand, in one go instead of one after the other."""
+        """Load all of these steps at once instead of one by one."""
         ...
 
     def outputs(self, flow_id: str, step_id: str) -> dict[str, Any]:
-        """What a completed step gave."""
+        """The outputs of a completed step."""
         ...
 
     def steps_of(self, flow_id: str) -> list[StepRun]:
-        """All steps of a flow, whatever has become of them."""
+        """All steps of a flow, in any state."""
         ...
 
     def open_steps(self, flow_id: str) -> list[StepRun]: ...
 
     def work(self, work_id: str) -> Work: ...
+    def find_work(self, work_id: str) -> Work | None: ...
     def touched_work(self, flow_id: str) -> list[Work]: ...
     def open_work(self, flow_id: str) -> list[Work]: ...
     def work_of_step(self, flow_id: str, step_id: str) -> list[Work]:
-        """All items of a step that there ever were, the oldest first."""
+        """All items that a step has ever had, the oldest first."""
         ...
 
     def find_gate(self, flow_id: str, step_id: str) -> Gate | None: ...
     def approval(self, approval_id: str) -> Approval: ...
     def find_key(self, key_id: str) -> KeyOwner | None: ...
     def give_key(self, owner: KeyOwner) -> None: ...
+    def find_reconciliation(self, work_id: str) -> Reconciliation | None: ...
+    def put_reconciliation(self, record: Reconciliation) -> None: ...
+    def find_dedup(self, dedup_id: str) -> DedupRecord | None: ...
+    def put_dedup(self, record: DedupRecord) -> None: ...
+    def forget_dedup(self, dedup_id: str) -> None: ...
+    def wait_for_key(self, waiter: DedupWaiter) -> None: ...
+    def stop_waiting_for_key(self, work_id: str) -> None: ...
     def policies(self) -> PolicySet:
-        """Those in force."""
+        """The policies in force."""
         ...
 
     def waiting_items(self, step: StepRun) -> Iterable[Work]:
-        """Items that are not released yet, in their order; at least as many as are looked at."""
+        """Items that are not released yet, in their order; at least as many as the caller reads."""
         ...
 
     def new_id(self) -> str: ...

@@ -1,4 +1,4 @@
-"""A call of the gate, and the workflow that it is about."""
+"""A call of the gate, and the workflow that it belongs to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORKFLOW_STATUS = {
     FlowStatus.FAILED: "failed",
     FlowStatus.CANCELLED: "aborted",
 }
-"""The states of a flow, as its agent calls them."""
+"""The states of a flow under the names that the workflow API uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class GateCall:
     step_id: str
     request: GateRequest
     caller: str
-    """Whose key it is."""
+    """The name of the caller's API key."""
     include_prior_output: bool = False
 
 
 def workflow(view: FlowView, flow_id: str) -> Flow:
-    """The flow of a workflow; a flow that the engine drives is none."""
+    """The flow of a workflow; a flow that the engine runs is refused."""
     flow = view.find_flow(flow_id)
     if flow is None or flow.plan != COOPERATIVE:
         raise UnknownWorkflow

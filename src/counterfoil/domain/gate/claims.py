@@ -1,4 +1,4 @@
-"""Claims of steps that agents run: whoever holds one says now and then that he is still at it."""
+"""Claims on steps that agents run: the holder of a claim renews its lease by heartbeats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from counterfoil.domain.work.decisions import work_event
 
 
 def prolong(view: FlowView, flow_id: str, step_id: str, sign: ProlongClaim, now: int) -> dict[str, Any]:
-    """Move the end of a lease. It is no call of the gate, and counts as none."""
+    """Extend the lease of a claim. This is not counted as a gate call."""
     flow, gate = workflow(view, flow_id), view.find_gate(flow_id, step_id)
     if gate is None:
         raise UnknownStep("no gate call was made for this step")

@@ -1,4 +1,4 @@
-"""What agents report of a step: the first outcome is final, the same one again changes nothing, another is refused."""
+"""Completion of a step by its agent: the first outcome is final, repeating it changes nothing, another is refused."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from counterfoil.domain.states import FINAL_FLOWS, Decision, WorkStatus
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.domain.work.decisions import work_event
 
+METADATA = "metadata"
+"""Of a completion: the first member of its result, if there is any (``get_gates`` recognizes it there)."""
+
 
 def complete(view: FlowView, flow_id: str, step_id: str, report: CompleteStep, now: int) -> bool:
-    """Record what became of a step; True: the same is recorded already, and nothing has changed."""
+    """Record the outcome of a step; True: the same outcome is already recorded, and nothing has changed."""
     flow, gate = workflow(view, flow_id), view.find_gate(flow_id, step_id)
     if gate is None:
         raise UnknownStep("no gate call was made for this step")
@@ -29,6 +32,8 @@ def complete(view: FlowView, flow_id: str, step_id: str, report: CompleteStep, n
     _refuse_stale(gate, work, report)
     if report.success:
         result = {"success": True, "outputs": report.output, "error": None}
+        if report.metadata:
+            result = {METADATA: report.metadata, **result}
         data = {"result": result, "via": "complete", "usage": report.usage()}
         view.record(work_event(work, EventType.WORK_SUCCEEDED, now, data))
     else:
@@ -38,9 +43,10 @@ def complete(view: FlowView, flow_id: str, step_id: str, report: CompleteStep, n
 
 
 def _is_repeated(view: FlowView, gate: Gate, work: Work, report: CompleteStep) -> bool:
-    """Whether a recorded outcome is reported again: that of this item, or the last one of the step.
+    """Whether the report repeats a recorded outcome: that of this item, or the last one of the step.
 
-    It counts though the workflow has ended, or the gate has changed its mind: the first answer may have been lost.
+    A repeat is accepted even if the workflow has ended or the gate's decision has changed: the first answer may have
+    been lost.
     """
     if not report.success:
         error = work.error or {}
@@ -62,20 +68,23 @@ def _refuse(flow: Flow, gate: Gate, work: Work) -> None:
         raise WorkflowTerminal(f"the workflow has ended: it is {status}", **ids, status=status)
     if gate.standing is not Decision.ALLOW:
         raise StepNotAllowed(**ids, decision=gate.standing, approval_id=gate.approval_id)
+    if work.status is WorkStatus.CANCELLED:  # and the workflow was resumed since
+        told = "the attempt was cancelled when the workflow was aborted; call the gate of the step again"
+        raise StepNotAllowed(told, **ids, decision=gate.standing, approval_id=gate.approval_id)
 
 
 def _refuse_stale(gate: Gate, work: Work, report: CompleteStep) -> None:
-    """A failure of one whose claim has passed to another: it must not end what the other one is at.
+    """Refuse a failure from a former holder of the claim: it must not end the attempt of the present holder.
 
-    A success is taken from anybody: what has happened has happened.
+    A success is accepted from any holder, because its effect has happened.
     """
     if not report.success and report.holder is not None and report.holder != gate.holder:
         raise ClaimLost(workflow_id=gate.flow_id, step_id=gate.step_id, work_status=work.status)
 
 
 def _tried(view: FlowView, work: Work, report: CompleteStep, now: int) -> None:
-    """The attempt failed, the step is still to be done: by another attempt, for which the agent asks the gate."""
-    if work.status is WorkStatus.PENDING:  # people have agreed since the agent asked, and it went ahead
+    """The attempt failed, and the step stays open: its agent calls the gate for another attempt."""
+    if work.status is WorkStatus.PENDING:  # approved since the last gate call, and the agent ran it
         event = work_event(work, EventType.WORK_GRANTED, now, {"deadline_at": now})
         event.attempt = work.attempt + 1
         view.record(event)
@@ -83,8 +92,10 @@ def _tried(view: FlowView, work: Work, report: CompleteStep, now: int) -> None:
     event.data["delivery"] = "answered"
     event.data["error"]["retriable"] = report.retriable
     event.data["usage"] = report.usage()
+    if report.metadata:
+        event.data[METADATA] = report.metadata
     if view.work(work.work_id).status is WorkStatus.NOT_COMPLETED:
-        event.type = EventType.WORK_POSTPONED  # another word on an attempt that is over
+        event.type = EventType.WORK_POSTPONED  # a second report on an attempt that has ended
     view.record(event)
 
 

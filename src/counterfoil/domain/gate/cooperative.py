@@ -1,4 +1,4 @@
-"""The plan of every workflow: nothing is planned, its agent says what comes next."""
+"""The plan of every workflow: it has no steps, because the agent decides which step comes next."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class _CooperativePlan(Plan):
 
 
 COOPERATIVE_PLAN = _CooperativePlan([], [], {}, {}, {}, {})
-"""Of workflows: no step, until the agent asks for it."""
+"""The plan of workflows: it has no steps until the agent calls the gate for one."""

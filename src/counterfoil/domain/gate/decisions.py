@@ -1,10 +1,11 @@
-"""The gate: whether an agent may run a step, and what became of it.
+"""The gate: decides whether an agent may run a step, and answers its calls.
 
-A step that an agent runs is a step of its workflow like any other, with a work item for each time that it may be done
-once: allowed it is ``active``, asked of people ``held``, blocked ``failed``. What the agent reports is its outcome, and
-the first one is final; only a new evaluation that allows makes another item. The gate's own record counts the calls.
+A step that an agent runs is a step of its workflow like any other. It has a work item for each time that it may be done
+once: ``active`` if allowed, ``held`` if an approval is required, ``failed`` if blocked. The agent's report is the
+outcome of the item, and the first one is final; only a new evaluation that allows the step creates another item. The
+gate's own record counts the calls.
 
-Refusals change nothing, and count nothing.
+A refused call changes nothing, and is not counted.
 """
 
 from __future__ import annotations
@@ -51,22 +52,23 @@ def ask(view: FlowView, call: GateCall, now: int) -> dict[str, Any]:
     flow, gate = workflow(view, call.flow_id), view.find_gate(call.flow_id, call.step_id)
     if flow.status in FINAL_FLOWS:
         _refuse_ended(view, call, flow, gate)
-    before = None
     if gate is None:
         done = take_key(view, call, now)
         if done is not None:
             return done
-        _evaluate(view, call, None, now)
+        before, cached = None, False
     else:
-        before = gate.decision
         check_key(gate, call.request.key)
         _refuse_claimed(view, call, gate, now)
         if call.request.retry_policy == "idempotent":
-            _repeat(view, call, gate, now)
-        else:
-            _evaluate(view, call, gate, now)
+            _refuse_other_input(call, gate)
+        before, cached = gate.decision, _can_repeat(view, call, gate)
+    if gate is not None and cached:
+        _repeat(view, call, gate, now)
+    else:
+        _evaluate(view, call, gate, now)
     settle(view, call.flow_id, now)
-    return _answer(view, call, before, cached=gate is not None and call.request.retry_policy == "idempotent")
+    return _answer(view, call, before, cached=cached)
 
 
 # Refusals -------------------------------------------------------------------------------------------------------------
@@ -89,7 +91,7 @@ def _refuse_ended(view: FlowView, call: GateCall, flow: Flow, gate: Gate | None)
 
 
 def is_claimed(gate: Gate, work: Work, now: int) -> bool:
-    """Whether somebody has the step to himself at this moment."""
+    """Whether an agent holds a claim on the step that has not expired."""
     return (
         gate.holder is not None
         and work.status is WorkStatus.ACTIVE
@@ -108,7 +110,7 @@ def _refuse_claimed(view: FlowView, call: GateCall, gate: Gate, now: int) -> Non
 
 
 def _refuse_held(gate: Gate, approval: Approval, digest: str) -> None:
-    """People were asked, or have said no: who asks the policies again, about the same, must not get around them."""
+    """A new evaluation of the same input must not bypass a pending or rejected approval."""
     if approval.digest != digest or approval.status not in (ApprovalStatus.PENDING, ApprovalStatus.REJECTED):
         return
     raise ApprovalHold(
@@ -120,10 +122,7 @@ def _refuse_held(gate: Gate, approval: Approval, digest: str) -> None:
     )
 
 
-# The recorded decision, again -----------------------------------------------------------------------------------------
-
-
-def _repeat(view: FlowView, call: GateCall, gate: Gate, now: int) -> None:
+def _refuse_other_input(call: GateCall, gate: Gate) -> None:
     digest = call.request.content()
     if digest != gate.input_digest:
         raise StepInputMismatch(
@@ -132,6 +131,21 @@ def _repeat(view: FlowView, call: GateCall, gate: Gate, now: int) -> None:
             expected_input_digest=gate.input_digest,
             received_input_digest=digest,
         )
+
+
+# Repeating the recorded decision --------------------------------------------------------------------------------------
+
+
+def _can_repeat(view: FlowView, call: GateCall, gate: Gate) -> bool:
+    """Whether the call is answered with the recorded decision.
+
+    The item of a decision is cancelled only where a workflow was aborted and resumed since: then the policies decide
+    anew, and reviewers are asked anew, because what was asked before became void.
+    """
+    return call.request.retry_policy == "idempotent" and view.work(gate.work_id).status is not WorkStatus.CANCELLED
+
+
+def _repeat(view: FlowView, call: GateCall, gate: Gate, now: int) -> None:
     work, holder = view.work(gate.work_id), None
     if gate.standing is Decision.ALLOW and work.status is not WorkStatus.SUCCEEDED:
         holder = _grant(view, call, work, now)
@@ -147,10 +161,10 @@ def _repeat(view: FlowView, call: GateCall, gate: Gate, now: int) -> None:
 
 
 def _grant(view: FlowView, call: GateCall, work: Work, now: int) -> str | None:
-    """Let the agent run an item, until its lease lapses, or until its silence is called one; who claims it."""
+    """Let the agent run an item until its lease or the gate's patience expires; returns the holder of the claim."""
     claim = call.request.claim
     patience_ms = view.rules.gate_patience_ms if claim is None else round(claim.lease_seconds * 1000)
-    if work.status is WorkStatus.ACTIVE and (work.deadline_at or 0) <= now:  # the sweep has not come by yet
+    if work.status is WorkStatus.ACTIVE and (work.deadline_at or 0) <= now:  # the sweep has not run since
         view.record(given_up(work, now, "NOT_REPORTED", "the agent did not report before its deadline"))
         work = view.work(work.work_id)
     if work.status is WorkStatus.ACTIVE:
@@ -207,13 +221,13 @@ def _evaluate(view: FlowView, call: GateCall, gate: Gate | None, now: int) -> No
 
 
 def given_up(work: Work, now: int, code: str, message: str) -> Event:
-    """The agent's attempt is over without an outcome; whether there is another one is for the agent to say."""
+    """The agent's attempt ended without an outcome; the agent decides whether there is another one."""
     data = {"error": {"code": code, "message": message}, "delivery": "unknown", "next_attempt_at": None, "via": "gate"}
     return work_event(work, EventType.WORK_NOT_COMPLETED, now, data)
 
 
 def _facts(request: GateRequest, ruling: Ruling) -> dict[str, Any]:
-    facts: dict[str, Any] = {"step_name": request.step_name, "step_type": request.step_type}
+    facts: dict[str, Any] = {"step_name": request.step_name or "", "step_type": request.step_type}
     if ruling.reason is not None:
         facts["reason"] = ruling.reason
     if usage := request.usage():
@@ -232,7 +246,7 @@ def _subject(view: FlowView, call: GateCall, gate: Gate | None, now: int) -> Sub
         attempt=attempt_of(gate, request.key, now),
         labels=view.inputs(call.flow_id).labels,
         step_input=request.step_input,
-        step_name=request.step_name,
+        step_name=request.step_name or "",
         tool=None if tool is None else {"name": tool.tool_name, "type": tool.tool_type, "input": tool.tool_input},
         model=request.model,
         provider=request.provider,
@@ -241,9 +255,9 @@ def _subject(view: FlowView, call: GateCall, gate: Gate | None, now: int) -> Sub
 
 
 def _item_for(view: FlowView, call: GateCall, gate: Gate | None, digest: str, ruling: Ruling, now: int) -> Work:
-    """The work item that a decision is about: the open one, or a new one if that has ended or was about something else.
+    """The work item that a decision concerns: the open one, or a new one if that has ended or had another input.
 
-    A block makes no new item, except for the first call: there is nothing that could be done.
+    A block creates no new item, except on the first call: there is nothing to do.
     """
     flow_id, step_id = call.flow_id, call.step_id
     if gate is None:
@@ -287,7 +301,7 @@ def _new_item(view: FlowView, call: GateCall, earlier: str | None, now: int) -> 
 
 
 def _prior_output(view: FlowView, call: GateCall, gate: Gate) -> dict[str, Any] | None:
-    """What the last completion gave, if the call asked for it."""
+    """The output of the last completion, if the call requested it."""
     if not call.include_prior_output or gate.completed_work_id is None:
         return None
     return recorded_output(view.work(gate.completed_work_id))
@@ -327,11 +341,15 @@ def _answer(view: FlowView, call: GateCall, before: Decision | None, *, cached: 
 
 
 def told(approval: Approval) -> str | None:
-    """What people's decision is told with; None: they have not decided."""
-    if approval.status is ApprovalStatus.EXPIRED:
-        return f"Expired: not approved before {rfc3339(approval.expires_at)}"
-    if approval.status not in (ApprovalStatus.APPROVED, ApprovalStatus.REJECTED):
+    """The decision on an approval as text; None: it is not decided."""
+    return review_reason(approval.status, approval.expires_at, approval.reviews[-1] if approval.reviews else None)
+
+
+def review_reason(status: ApprovalStatus, expires_at: int, last_review: dict[str, Any] | None) -> str | None:
+    """The same, of an approval in this state."""
+    if status is ApprovalStatus.EXPIRED:
+        return f"Expired: not approved before {rfc3339(expires_at)}"
+    if status not in (ApprovalStatus.APPROVED, ApprovalStatus.REJECTED) or last_review is None:
         return None
-    last = approval.reviews[-1]
-    comment = f": {last['comment']}" if last["comment"] else ""
-    return f"{approval.status.capitalize()} by {last['by']}{comment}"
+    comment = f": {last_review['comment']}" if last_review["comment"] else ""
+    return f"{status.capitalize()} by {last_review['by']}{comment}"

@@ -1,4 +1,4 @@
-"""Keys across workflows: who used one first has it, for its window, and everybody else is told so."""
+"""Idempotency keys across workflows: the first step to use a key owns it for a window, other steps are refused."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from counterfoil.domain.states import Decision, WorkStatus
 
 
 def key_id(kind: Literal["workflow", "step"], key: str) -> str:
-    """The name of a key among those of its kind."""
+    """The id of a key, unique among keys of its kind."""
     return f"{kind}:{digest(key)}"
 
 
 def take_key(view: FlowView, call: GateCall, now: int) -> dict[str, Any] | None:
-    """Make the key of a step that is asked for the first time its own across workflows, where it is to be.
+    """On the first gate call of a step, reserve its key across workflows, if the key has global scope.
 
-    Whoever finds it taken is refused, or is given the recorded output, which is returned then.
+    If another step owns the key, the call is refused, or answered with the recorded output, which is then returned.
     """
     request = call.request
     scope = view.inputs(call.flow_id).options.get("key_scope")
@@ -42,7 +42,7 @@ def take_key(view: FlowView, call: GateCall, now: int) -> dict[str, Any] | None:
 
 
 def _window(request: GateRequest, scope: dict[str, Any] | None) -> int | None:
-    """How long a key stays taken: as the call says, or its workflow, or as usual; None: for ever."""
+    """How long a key stays reserved: as the call, its workflow or the default says; None: forever."""
     if "idempotency_window" in request.model_fields_set:
         return request.idempotency_window
     inherited: int | None = DEFAULT_WINDOW_MS if scope is None else scope["window_ms"]
@@ -50,7 +50,7 @@ def _window(request: GateRequest, scope: dict[str, Any] | None) -> int | None:
 
 
 def _replay(view: FlowView, call: GateCall, owner: KeyOwner, now: int) -> dict[str, Any]:
-    """What another workflow's step with the same key gave: that is what this one would have done again."""
+    """An answer with the recorded output of the step that owns the key, in place of running this step again."""
     ids: dict[str, Any] = {"workflow_id": owner.flow_id, "step_id": owner.step_id}
     gate = view.find_gate(owner.flow_id, owner.step_id or "")
     done = None if gate is None or gate.completed_work_id is None else view.work(gate.completed_work_id)
@@ -59,7 +59,7 @@ def _replay(view: FlowView, call: GateCall, owner: KeyOwner, now: int) -> dict[s
     view.record(Event(EventType.GATE_REPLAYED, now, call.flow_id, call.step_id, data={"owner": ids, "by": call.caller}))
     context = retry_context(gate, gate.decision, recorded_output(done), counted=False)
     return {
-        "decision": Decision.ALLOW,  # as it was allowed when it was done
+        "decision": Decision.ALLOW,  # the decision for the step that did it
         "workflow_id": call.flow_id,
         "step_id": call.step_id,
         "decision_id": gate.decision_id,

@@ -1,4 +1,4 @@
-"""What agents send: workflows to make, steps to ask for and to report, and what people say of them."""
+"""The requests of agents and reviewers: workflows, gate calls, completions and reviews."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from counterfoil.domain.durations import parse_duration
 from counterfoil.domain.flows.requests import LabelKey, LabelText
 
 MOST_KEY_CHARACTERS = 255
-"""Of an ``idempotency_key``. The server refuses a longer one before it looks at anything else."""
+"""The maximum length of an ``idempotency_key``. The server refuses a longer one before it reads anything else."""
 
 DEFAULT_WINDOW_MS = 24 * 3_600_000
 
 _TEXT = r"^[^\x00]*$"
-"""Not every database can hold the character NUL."""
+"""Excludes NUL, which not every database can store."""
 
 ShortText = Annotated[StrictStr, Field(max_length=255, pattern=_TEXT)]
 LongText = Annotated[StrictStr, Field(max_length=4096, pattern=_TEXT)]
@@ -46,13 +46,21 @@ Window = Annotated[
     BeforeValidator(_window),
     WithJsonSchema({"type": "string", "examples": ["24h", "7d", "forever"]}),
 ]
-"""Milliseconds, or for ever."""
+"""Milliseconds; None: forever."""
 LeaseSeconds = Annotated[float, Field(ge=0.1, le=86_400, strict=True)]
 Scope = Literal["step", "global"]
 
 
+STRICT = ConfigDict(extra="forbid", json_schema_extra={"additionalProperties": False})
+"""For what is built on a message of agents, and refuses unknown fields."""
+
+
 class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    """Known fields are checked strictly, unknown ones are ignored: clients of other systems send more fields."""
+
+    model_config = ConfigDict(
+        extra="ignore", frozen=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": True}
+    )
 
 
 class CreateWorkflow(_Message):
@@ -65,9 +73,9 @@ class CreateWorkflow(_Message):
     trace_id: Annotated[LabelText, Field(min_length=1, max_length=255)] | None = None
     total_steps: Annotated[StrictInt, Field(ge=0, le=10**9)] | None = None
     idempotency_key: Key | None = None
-    """The same key and the same body give the same workflow."""
+    """The same key with the same body returns the same workflow."""
     idempotency_scope: Scope = "step"
-    """Of the keys of its steps: ``global`` makes each unique across workflows, for the window."""
+    """The scope of its steps' keys: ``global`` makes each key unique across workflows, for the window."""
     idempotency_window: Window = DEFAULT_WINDOW_MS
 
     @model_validator(mode="after")
@@ -78,12 +86,12 @@ class CreateWorkflow(_Message):
         return self
 
     def told(self) -> dict[str, str]:
-        """What a workflow is found by, beside the labels that it was given."""
+        """The labels that the workflow is found by, besides those that it was given."""
         told = {"workflow_name": self.workflow_name, "source": self.source, "trace_id": self.trace_id}
         return {name: value for name, value in told.items() if value is not None}
 
     def content(self) -> str:
-        """By what two requests with one key are known to be the same."""
+        """The digest by which two requests with one key are recognised as the same."""
         return digest(self.model_dump(mode="json"))
 
 
@@ -96,17 +104,17 @@ class ToolContext(_Message):
 
 
 class ClaimRequest(_Message):
-    """An allow that is meant for one agent alone."""
+    """Makes an allow exclusive to one agent."""
 
     lease_seconds: LeaseSeconds = 60.0
     holder: Annotated[ShortText, Field(min_length=1)] | None = None
-    """Who claims: the same holder may ask again while its lease lives, and prolongs it so."""
+    """The name of the claiming agent: the same holder may call again before the lease expires, which extends it."""
 
 
 class GateRequest(_Message):
     """``POST /api/v1/workflows/{workflow_id}/steps/{step_id}/gate``."""
 
-    step_name: ShortText = ""
+    step_name: ShortText | None = None
     step_type: ShortText = "tool_call"
     step_input: Annotated[dict[str, Any], Field(max_length=1024)] = {}
     tool_context: ToolContext | None = None
@@ -119,7 +127,7 @@ class GateRequest(_Message):
     idempotency_key: Key | None = None
     idempotency_scope: Scope | None = None
     idempotency_window: Window = DEFAULT_WINDOW_MS
-    """If it is given; else that of the workflow holds."""
+    """If it is absent, the window of the workflow applies."""
     on_duplicate: Literal["refuse", "replay"] = "refuse"
     claim: ClaimRequest | None = None
 
@@ -129,7 +137,7 @@ class GateRequest(_Message):
         return self.idempotency_key or ""
 
     def arguments(self) -> dict[str, Any]:
-        """What the step is about: what an approval shows, which must hide nothing."""
+        """The input of the step as an approval shows it, with nothing left out."""
         if self.tool_context is None:
             return dict(self.step_input)
         tool = self.tool_context.model_dump(mode="json")
@@ -138,7 +146,7 @@ class GateRequest(_Message):
         return {**self.step_input, "tool_context": tool}
 
     def content(self) -> str:
-        """By what two calls are known to ask the same: canonical, so the order of keys does not count."""
+        """The digest by which two calls are recognised as having the same input; the order of keys does not matter."""
         tool = None if self.tool_context is None else self.tool_context.model_dump(mode="json")
         return digest([self.step_input, tool])
 
@@ -148,7 +156,7 @@ class GateRequest(_Message):
 
 
 class ProlongClaim(_Message):
-    """``POST /api/v1/workflows/{workflow_id}/steps/{step_id}/heartbeat``: the holder of a claim is still at it."""
+    """``POST /api/v1/workflows/{workflow_id}/steps/{step_id}/heartbeat``: extends the lease of a claim."""
 
     holder: Annotated[ShortText, Field(min_length=1)]
     lease_seconds: LeaseSeconds = 60.0
@@ -157,14 +165,16 @@ class ProlongClaim(_Message):
 
 
 class CompleteStep(_Message):
-    """``POST /api/v1/workflows/{workflow_id}/steps/{step_id}/complete``: done, or tried without success."""
+    """``POST /api/v1/workflows/{workflow_id}/steps/{step_id}/complete``: reports a success or a failed attempt."""
 
     success: StrictBool = True
     output: Annotated[dict[str, Any], Field(max_length=1024)] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=1024)] | None = None
+    """Kept with the outcome, and no part of it: a repeated report may have other metadata."""
     error: LongText | None = None
     retriable: StrictBool | None = None
     holder: Annotated[ShortText, Field(min_length=1)] | None = None
-    """Of a failure: whose claim it was under. It does not count if another has the step by now."""
+    """For a failure: the holder of the claim. The report is refused if another holder has claimed the step since."""
     tokens_in: Tokens | None = None
     tokens_out: Tokens | None = None
     cost_usd: Dollars | None = None
@@ -180,14 +190,34 @@ class CompleteStep(_Message):
 
 
 class EndWorkflow(_Message):
-    """``fail`` and ``abort``: why."""
+    """The reason of ``fail`` and ``abort``."""
 
     reason: LongText | None = None
 
 
-class Approve(_Message):
+class ResumeRun(_Message):
+    """``POST .../checkpoints/resume``: the path says it all."""
+
+
+class ApproveStep(_Message):
+    """``POST /api/v1/workflows/{workflow_id}/steps/{step_id}/approve``."""
+
     comment: LongText | None = None
 
 
-class Reject(_Message):
+class RejectStep(_Message):
+    """``POST /api/v1/workflows/{workflow_id}/steps/{step_id}/reject``."""
+
     reason: LongText | None = None
+
+
+class Approve(ApproveStep):
+    """``POST /api/v1/approvals/{approval_id}/approve``: strict, unlike the routes of workflows."""
+
+    model_config = STRICT
+
+
+class Reject(RejectStep):
+    """``POST /api/v1/approvals/{approval_id}/reject``."""
+
+    model_config = STRICT

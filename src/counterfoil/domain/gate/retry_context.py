@@ -1,6 +1,6 @@
 """``retry_context``: which attempt this is, how earlier ones ended, and whether their output is available.
 
-Ten fields, always all of them, in every answer of the gate and in every dispatch.
+Always all ten fields, in every answer of the gate and in every dispatch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from counterfoil.domain.time import optional_rfc3339, rfc3339
 
 
 def prior_completion_status(gate_count: int, completion_count: int) -> str:
-    """How the attempts before this one ended. ``gate_count``: the number of this one."""
+    """How the attempts before this one ended. ``gate_count``: the number of this call."""
     if gate_count <= 1:
         return "none"
     return "completed" if completion_count else "gated_not_completed"
@@ -29,7 +29,7 @@ def recorded_output(work: Work) -> dict[str, Any] | None:
 def retry_context(
     gate: Gate, last_decision: Decision, prior_output: dict[str, Any] | None = None, *, counted: bool = True
 ) -> dict[str, Any]:
-    """For the gate call that was counted last. ``last_decision``: of the call before, or of the first itself.
+    """For the last counted gate call. ``last_decision``: that of the call before, or of the first call itself.
 
     ``counted``: False for a call that was not counted, which sees the attempts before it.
     """
@@ -48,7 +48,7 @@ def retry_context(
 
 
 def retry_context_of_dispatch(work: Work) -> dict[str, Any]:
-    """For the attempt that is being sent: work that was completed is not sent again, so no completion came before."""
+    """For the attempt that is being sent. Completed work is not sent again, so there is no earlier completion."""
     status = prior_completion_status(work.attempt, 0)
     first_at, last_at = work.first_sent_at or 0, work.sent_at or 0
     return _document(work.attempt, 0, status, None, None, first_at, last_at, Decision.ALLOW, work.idempotency_key)
@@ -81,7 +81,7 @@ def _document(
 
 
 def attempt_of(gate: Gate | None, key: str, now: int) -> Attempt:
-    """The attempt as policies see it: this call is counted, and nothing is decided yet."""
+    """The attempt as policies see it: this call is counted, but not decided yet."""
     if gate is None:
         return Attempt(1, 0, "none", False, "", 0.0, key)
     status = prior_completion_status(gate.gate_count + 1, gate.completion_count)

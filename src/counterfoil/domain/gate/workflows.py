@@ -1,4 +1,4 @@
-"""The life of a workflow: a flow whose agent says what comes next, and when it ends."""
+"""Creates, ends and resumes workflows: flows whose agent decides which step comes next and when they end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Ending = Literal["completed", "failed", "cancelled"]
 
 
 def create(view: FlowView, flow_id: str, request: CreateWorkflow, caller: str, now: int) -> tuple[str, bool]:
-    """Begin a workflow, or find the one that the same request made before; its id, and whether it is new."""
+    """Create a workflow, or find the one that the same request created; returns its id and whether it is new."""
     if request.idempotency_key:
         own = key_id("workflow", request.idempotency_key)
         owner = view.find_key(own)
@@ -58,7 +58,7 @@ def create(view: FlowView, flow_id: str, request: CreateWorkflow, caller: str, n
 
 
 def end(view: FlowView, flow_id: str, ending: Ending, reason: str | None, now: int) -> None:
-    """The agent says that its workflow is over. What is still open is cancelled; the same end again changes nothing."""
+    """End the workflow as its agent says. Open work is cancelled; ending it again in the same way changes nothing."""
     flow = workflow(view, flow_id)
     if flow.status in FINAL_FLOWS:
         status = WORKFLOW_STATUS[flow.status]
@@ -81,11 +81,16 @@ def end(view: FlowView, flow_id: str, ending: Ending, reason: str | None, now: i
 
 
 def resume(view: FlowView, flow_id: str) -> None:
-    """Refuse an agent that cannot go on: its workflow has ended, or waits for people, or they have said no."""
+    """Refuse an agent that cannot continue: its workflow has ended, or a step waits for approval or was rejected."""
     flow = workflow(view, flow_id)
     if flow.status in FINAL_FLOWS:
         status = WORKFLOW_STATUS[flow.status]
         raise WorkflowTerminal(f"the workflow has ended: it is {status}", workflow_id=flow_id, status=status)
+    refuse_unapproved(view, flow_id)
+
+
+def refuse_unapproved(view: FlowView, flow_id: str) -> None:
+    """Refuse a workflow with a step that waits for an approval, or was rejected."""
     _refuse_pending(view, flow_id)
     rejected = [
         step.step_id

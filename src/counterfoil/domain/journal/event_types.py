@@ -1,4 +1,4 @@
-"""What can happen, by name, and the state that each event leads to."""
+"""The types of events, and the state that each of them leads to."""
 
 from __future__ import annotations
 
@@ -38,11 +38,19 @@ class EventType(StrEnum):
     WORK_HEARTBEAT = "work_heartbeat"
     WORK_POSTPONED = "work_postponed"
     WORK_NOT_COMPLETED = "work_not_completed"
+    WORK_RESUMED = "work_resumed"
+    WORK_PROBED = "work_probed"
+    WORK_RECONCILED = "work_reconciled"
+    DEDUP_WAIT = "dedup_wait"
+    DEDUP_READY = "dedup_ready"
+    DEDUP_UNKNOWN = "dedup_unknown"
+    DEDUP_HIT = "dedup_hit"
     WORK_SUCCEEDED = "work_succeeded"
     WORK_FAILED = "work_failed"
     WORK_CANCELLED = "work_cancelled"
     GATE_DECIDED = "gate_decided"
     GATE_REPLAYED = "gate_replayed"
+    CHECKPOINT_RESUMED = "checkpoint_resumed"
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_REVIEWED = "approval_reviewed"
     APPROVAL_APPROVED = "approval_approved"
@@ -64,7 +72,7 @@ class Event:
     attempt: int | None = None
     data: dict[str, Any] = field(default_factory=dict)
     journaled: bool = True
-    """False: it changes its records, but the journal leaves it out (heartbeats only, see ``work.beat``)."""
+    """False: the event changes its records, but the journal leaves it out (heartbeats only, see ``work.beat``)."""
 
 
 WORK_STATUS_OF: dict[EventType, WorkStatus] = {
@@ -74,6 +82,8 @@ WORK_STATUS_OF: dict[EventType, WorkStatus] = {
     EventType.WORK_HELD: WorkStatus.HELD,
     EventType.WORK_CLEARED: WorkStatus.PENDING,
     EventType.WORK_NOT_COMPLETED: WorkStatus.NOT_COMPLETED,
+    EventType.WORK_RESUMED: WorkStatus.ACTIVE,
+    EventType.DEDUP_UNKNOWN: WorkStatus.NOT_COMPLETED,
     EventType.WORK_SUCCEEDED: WorkStatus.SUCCEEDED,
     EventType.WORK_FAILED: WorkStatus.FAILED,
     EventType.WORK_CANCELLED: WorkStatus.CANCELLED,
@@ -108,4 +118,4 @@ UNDOING_OF: dict[EventType, str] = {
     EventType.STEP_COMPENSATED: "completed",
     EventType.STEP_NOT_COMPENSATED: "failed",
 }
-"""How far the undoing of a step is, by what brought it there. Before: ``pending``; given up: ``cancelled``."""
+"""The compensation state of a step, by the event that leads to it. Initially ``pending``; given up: ``cancelled``."""

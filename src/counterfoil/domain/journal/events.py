@@ -1,7 +1,6 @@
-"""The journal: every change is an event, and applying an event is the only way that a record changes.
+"""Applies events to records. Every change is an event, and applying an event is the only way to change a record.
 
-``apply`` serves the live engine and the doctor alike: what the journal tells is what the tables hold, because both
-come from the same functions.
+The live engine and the doctor use the same ``apply``, so the journal and the tables always agree.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from counterfoil.domain.effects.policies import UNKNOWN_HOLDS
 from counterfoil.domain.journal.event_types import (
     APPROVAL_STATUS_OF,
     ENDS_FLOW,
@@ -32,7 +32,7 @@ def step_event(step: StepRun, event_type: EventType, now: int, data: dict[str, A
 
 
 class Drafts(Protocol):
-    """Records that may be changed, and room for new ones: a batch's in the live engine, the told ones in the doctor."""
+    """Records to change or create: those of a batch in the engine, those of a replay in the doctor."""
 
     def draft_work(self, work_id: str) -> Work: ...
     def draft_step(self, flow_id: str, step_id: str) -> StepRun: ...
@@ -44,6 +44,17 @@ class Drafts(Protocol):
     def create_gate(self, gate: Gate) -> None: ...
     def draft_approval(self, approval_id: str) -> Approval: ...
     def create_approval(self, approval: Approval) -> None: ...
+    def open_reconciliation(self, event: Event) -> None:
+        """The outcome of an item is unknown: it is asked for, or waits to be settled."""
+        ...
+
+    def close_reconciliation(self, event: Event) -> None:
+        """The outcome is known, or the item goes on."""
+        ...
+
+    def release_key(self, work: Work, event: Event) -> None:
+        """An item has ended: what it was told is told to those that wait for the same key."""
+        ...
 
 
 def apply(event: Event, drafts: Drafts) -> None:
@@ -61,15 +72,18 @@ def _to_work_and_step(event: Event, drafts: Drafts) -> None:
 
 
 def _to_ending_work(event: Event, drafts: Drafts) -> None:
-    """The end of an item counts in its step, that of one which undoes another in the flow's compensation.
+    """The end of an item is counted by its step; that of a compensating item, by the flow's compensation.
 
-    What people were asked about it is void then, unless they have decided: that stands, and is not touched.
+    Its approval becomes void if it is still pending. One that was decided stays as it is.
     """
     work = drafts.draft_work(event.work_id or "")
     if work.hold is not None and work.status is WorkStatus.HELD:
         approval = drafts.draft_approval(work.hold)
         if approval.status is ApprovalStatus.PENDING:
             evolve_approval(approval, event)
+    if work.hold in UNKNOWN_HOLDS and event.type is not EventType.WORK_CANCELLED:
+        drafts.close_reconciliation(event)  # what was cancelled is still to be settled
+    drafts.release_key(work, event)
     evolve_work(work, event)
     if work.version == GATED and event.type is EventType.WORK_SUCCEEDED:
         evolve_gate(drafts.draft_gate(work.flow_id, work.step_id), event)
@@ -77,6 +91,27 @@ def _to_ending_work(event: Event, drafts: Drafts) -> None:
         evolve_step(drafts.draft_step(event.flow_id, event.step_id or ""), event)
     else:
         evolve_flow(drafts.draft_flow(event.flow_id), event)
+
+
+def _to_work_given_back(event: Event, drafts: Drafts) -> None:
+    _to_work(event, drafts)
+    if event.data.get("hold") in UNKNOWN_HOLDS or event.data.get("probe_at") is not None:
+        drafts.open_reconciliation(event)
+
+
+def _to_work_going_on(event: Event, drafts: Drafts) -> None:
+    """The outcome of the last attempt is no longer asked for."""
+    work = drafts.draft_work(event.work_id or "")
+    if work.hold in UNKNOWN_HOLDS or (work.status is WorkStatus.NOT_COMPLETED and work.due_at is None):
+        drafts.close_reconciliation(event)
+    evolve_work(work, event)
+
+
+def _to_reconciled_work(event: Event, drafts: Drafts) -> None:
+    """An item that was cancelled meanwhile stays as it is: what is final never changes."""
+    drafts.close_reconciliation(event)
+    if not event.data.get("cancelled"):
+        _to_work(event, drafts)
 
 
 def _to_step(event: Event, drafts: Drafts) -> None:
@@ -101,7 +136,7 @@ def _new_flow(event: Event, drafts: Drafts) -> None:
 
 
 def _new_step(event: Event, drafts: Drafts) -> None:
-    """An agent has asked for a step that its workflow did not have."""
+    """An agent called the gate for a step that its workflow did not have yet."""
     drafts.create_step(StepRun(event.flow_id, event.step_id or "", GATED, StepStatus.PENDING, goal=False))
     _to_flow(event, drafts)
 
@@ -113,12 +148,16 @@ def _to_gate(event: Event, drafts: Drafts) -> None:
         evolve_gate(drafts.draft_gate(event.flow_id, event.step_id or ""), event)
 
 
+def _to_known_gate(event: Event, drafts: Drafts) -> None:
+    evolve_gate(drafts.draft_gate(event.flow_id, event.step_id or ""), event)
+
+
 def _new_approval(event: Event, drafts: Drafts) -> None:
     drafts.create_approval(approval_from(event))
 
 
 def _to_approval(event: Event, drafts: Drafts) -> None:
-    """What people decide counts for the gate that asked them as soon as they have."""
+    """A decision on an approval changes the approval and, for a step of a workflow, its gate."""
     approval = drafts.draft_approval(event.data["approval_id"])
     evolve_approval(approval, event)
     if event.type in APPROVAL_STATUS_OF and event.data["gated"]:
@@ -126,7 +165,7 @@ def _to_approval(event: Event, drafts: Drafts) -> None:
 
 
 def _nothing(event: Event, drafts: Drafts) -> None:
-    """It changes no record: the journal alone tells of it."""
+    """The event changes no record and is only journaled."""
 
 
 APPLY: dict[EventType, Callable[[Event, Drafts], None]] = {
@@ -139,8 +178,15 @@ APPLY: dict[EventType, Callable[[Event, Drafts], None]] = {
     EventType.WORK_CLEARED: _to_work,
     EventType.WORK_ACKNOWLEDGED: _to_work,
     EventType.WORK_HEARTBEAT: _to_work,
-    EventType.WORK_POSTPONED: _to_work,
-    EventType.WORK_NOT_COMPLETED: _to_work,
+    EventType.WORK_POSTPONED: _to_work_going_on,
+    EventType.WORK_NOT_COMPLETED: _to_work_given_back,
+    EventType.WORK_RESUMED: _to_work_going_on,
+    EventType.WORK_PROBED: _to_work,
+    EventType.WORK_RECONCILED: _to_reconciled_work,
+    EventType.DEDUP_WAIT: _to_work,
+    EventType.DEDUP_READY: _to_work,
+    EventType.DEDUP_UNKNOWN: _to_work_given_back,
+    EventType.DEDUP_HIT: _to_work,
     EventType.WORK_RELEASED: _to_work_and_step,
     EventType.STEP_ADDED: _new_step,
     EventType.STEP_WAITING: _to_step,
@@ -148,6 +194,7 @@ APPLY: dict[EventType, Callable[[Event, Drafts], None]] = {
     EventType.STEP_REDRIVEN: _to_step_and_flow,
     EventType.GATE_DECIDED: _to_gate,
     EventType.GATE_REPLAYED: _nothing,
+    EventType.CHECKPOINT_RESUMED: _to_known_gate,
     EventType.APPROVAL_REQUESTED: _new_approval,
     EventType.APPROVAL_REVIEWED: _to_approval,
     EventType.CANCEL_DELIVERED: _nothing,
@@ -158,4 +205,4 @@ APPLY: dict[EventType, Callable[[Event, Drafts], None]] = {
     **dict.fromkeys(UNDOING_OF, _to_flow),
     **dict.fromkeys(FLOW_STATUS_OF, _to_flow),
 }
-"""What ``apply`` does, by the type of the event."""
+"""What ``apply`` does, by event type."""

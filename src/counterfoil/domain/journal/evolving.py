@@ -1,10 +1,11 @@
-"""How events change flows, steps and work items. A status is only ever changed through the transition tables."""
+"""How events change flows, steps and work items. A status changes only through the transition tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from counterfoil.domain.effects.policies import DEDUP, UNKNOWN_HOLDS
 from counterfoil.domain.journal.event_types import (
     ENDS_FLOW,
     ENDS_STEP,
@@ -30,7 +31,7 @@ from counterfoil.domain.states import (
 
 
 def work_from(event: Event) -> Work:
-    """The work item that a ``work_created`` event brings into being."""
+    """The work item that a ``work_created`` event creates."""
     assert event.step_id is not None
     assert event.work_id is not None
     data = event.data
@@ -53,7 +54,7 @@ def work_from(event: Event) -> Work:
 
 
 def steps_from(event: Event) -> list[StepRun]:
-    """The steps that a ``flow_started`` event brings into a flow, in the order of its plan."""
+    """The steps that a ``flow_started`` event adds to a flow, in the order of its plan."""
     goals = event.data["goals"]
     return [
         StepRun(event.flow_id, step_id, version, StepStatus.PENDING, step_id in goals)
@@ -62,7 +63,7 @@ def steps_from(event: Event) -> list[StepRun]:
 
 
 def flow_from(event: Event) -> Flow:
-    """The flow that a ``flow_started`` event brings into being."""
+    """The flow that a ``flow_started`` event creates."""
     return Flow(
         flow_id=event.flow_id,
         status=FlowStatus.ACTIVE,
@@ -75,7 +76,7 @@ def flow_from(event: Event) -> Flow:
 
 
 def evolve_work(work: Work, event: Event) -> None:
-    """Apply one event to a work item. Every event of a work item but its creation passes here."""
+    """Apply one event to a work item: any event of an item except its creation."""
     status = WORK_STATUS_OF.get(event.type)
     if status is not None:
         check_work_move(work.status, status)
@@ -99,12 +100,12 @@ def _dispatched(work: Work, event: Event) -> None:
 def _delegated(work: Work, event: Event) -> None:
     work.attempt = 1
     work.sent_at = work.first_sent_at = event.at
-    work.due_at = None  # the clocks of the other flow run now
+    work.due_at = None  # the deadlines of the sub-flow apply now
     work.child_flow_id = event.data["child_flow_id"]
 
 
 def _granted(work: Work, event: Event) -> None:
-    """An agent runs it: there is nobody who sends it."""
+    """An agent runs it, so no node owns the attempt."""
     work.attempt = event.attempt or 0
     work.sent_at = event.at
     if work.first_sent_at is None:
@@ -119,7 +120,7 @@ def _held(work: Work, event: Event) -> None:
 
 
 def _cleared(work: Work, event: Event) -> None:
-    """People have agreed to its next attempt: ``hold`` still names their approval, until that is sent."""
+    """The next attempt was approved: ``hold`` names the approval until the attempt is sent."""
     work.due_at = event.data["due_at"]
 
 
@@ -134,6 +135,9 @@ def _acknowledged(work: Work, event: Event) -> None:
 
 def _alive(work: Work, event: Event) -> None:
     data = event.data
+    if data.get("taken"):
+        work.acknowledged_at = event.at
+        work.owner = None
     if data["progress"] is not None:
         work.progress = data["progress"]
     if data["message"] is not None:
@@ -146,16 +150,57 @@ def _postponed(work: Work, event: Event) -> None:
     data = event.data
     work.due_at = data["next_attempt_at"]
     work.error = data["error"]
+    if work.hold in UNKNOWN_HOLDS:
+        work.hold = None
 
 
 def _not_completed(work: Work, event: Event) -> None:
     _postponed(work, event)
     work.deadline_at = work.owner = None
+    work.hold = event.data.get("hold")
     if event.data.get("unsent"):
         work.attempt -= 1
-        work.hold = event.data["hold"]
         if work.attempt == 0:
             work.first_sent_at = None
+
+
+def _resumed(work: Work, event: Event) -> None:
+    data = event.data
+    work.acknowledged_at = event.at
+    work.deadline_at, work.due_at = data["deadline_at"], data["due_at"]
+    work.hold = work.error = None
+
+
+def _reconciled(work: Work, event: Event) -> None:
+    work.hold = None
+    work.due_at = event.data.get("next_attempt_at")
+
+
+def _waits_for_key(work: Work, _: Event) -> None:
+    work.hold, work.due_at = DEDUP, None
+
+
+def _has_key(work: Work, event: Event) -> None:
+    work.hold, work.due_at = None, event.at
+
+
+def _found_result(work: Work, _: Event) -> None:
+    """The item ends with the recorded result, by an event of its own."""
+    work.hold = None
+
+
+def _key_unknown(work: Work, event: Event) -> None:
+    work.hold, work.due_at = event.data["hold"], None
+    work.error = event.data["error"]
+
+
+def _probed(work: Work, event: Event) -> None:
+    """An attempt that still runs gets more time, never less."""
+    due_at, deadline_at = event.data.get("due_at"), event.data.get("deadline_at")
+    if due_at is not None:
+        work.due_at = max(work.due_at or 0, due_at)
+    if deadline_at is not None:
+        work.deadline_at = max(work.deadline_at or 0, deadline_at)
 
 
 def _ended(work: Work, event: Event) -> None:
@@ -177,12 +222,19 @@ _EVOLVE_WORK: dict[EventType, Callable[[Work, Event], None]] = {
     EventType.WORK_HEARTBEAT: _alive,
     EventType.WORK_POSTPONED: _postponed,
     EventType.WORK_NOT_COMPLETED: _not_completed,
+    EventType.WORK_RESUMED: _resumed,
+    EventType.WORK_PROBED: _probed,
+    EventType.WORK_RECONCILED: _reconciled,
+    EventType.DEDUP_WAIT: _waits_for_key,
+    EventType.DEDUP_READY: _has_key,
+    EventType.DEDUP_UNKNOWN: _key_unknown,
+    EventType.DEDUP_HIT: _found_result,
     **dict.fromkeys(ENDS_WORK, _ended),
 }
 
 
 def evolve_step(step: StepRun, event: Event) -> None:
-    """Apply an event of the step, or one of its work items that counts for it, to a step in a flow."""
+    """Apply an event to a step in a flow: an event of the step, or one of its items that it counts."""
     kind, data = event.type, event.data
     status = STEP_STATUS_OF.get(kind)
     if status is not None:
@@ -217,7 +269,7 @@ def evolve_step(step: StepRun, event: Event) -> None:
 
 
 def evolve_flow(flow: Flow, event: Event) -> None:
-    """Apply an event of the flow, or what counts for it of its steps and of the items that undo them, to a flow."""
+    """Apply an event to a flow: its own, one of its steps that it counts, or one of its compensating items."""
     kind, data = event.type, event.data
     status = FLOW_STATUS_OF.get(kind)
     if status is not None:
@@ -245,7 +297,7 @@ def evolve_flow(flow: Flow, event: Event) -> None:
 
 
 def _given_up(compensation: dict[str, Any]) -> dict[str, Any]:
-    """The flow has ended: what is not undone by now never will be."""
+    """The flow has ended: steps that are not compensated by now never will be."""
     steps = [
         {**step, "status": "cancelled"} if step["status"] in ("pending", "active") else step
         for step in compensation["steps"]

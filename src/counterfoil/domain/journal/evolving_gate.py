@@ -1,4 +1,4 @@
-"""How events change what the gate knows of a step, and what people were asked."""
+"""How events change the gate's record of a step, and approvals."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from counterfoil.domain.journal.event_types import APPROVAL_STATUS_OF, ENDS_WORK
 from counterfoil.domain.records import Approval, Gate
 from counterfoil.domain.states import ApprovalStatus, Decision, check_approval_move
 
+RESUMES = "resumes"
+"""In the facts of a gate: how often a run was resumed from this step. No decision changes it."""
+
 
 def gate_from(event: Event) -> Gate:
-    """What the gate knows after the first call for a step."""
+    """The gate's record after the first call for a step."""
     data = event.data
     decision = Decision(data["decision"])
     return Gate(
@@ -31,7 +34,7 @@ def gate_from(event: Event) -> Gate:
 
 
 def evolve_gate(gate: Gate, event: Event) -> None:
-    """Apply what happened to a step that an agent runs to what the gate knows of it."""
+    """Apply an event of a step that an agent runs to the gate's record of it."""
     kind, data = event.type, event.data
     if kind is EventType.GATE_DECIDED:
         gate.gate_count += 1
@@ -41,7 +44,10 @@ def evolve_gate(gate: Gate, event: Event) -> None:
         if not data["cached"]:
             gate.work_id = event.work_id or ""
             gate.decision_id, gate.input_digest = data["decision_id"], data["input_digest"]
-            gate.approval_id, gate.facts = data.get("approval_id"), data["facts"]
+            kept = {RESUMES: gate.facts[RESUMES]} if RESUMES in gate.facts else {}
+            gate.approval_id, gate.facts = data.get("approval_id"), {**data["facts"], **kept}
+    elif kind is EventType.CHECKPOINT_RESUMED:
+        gate.facts = {**gate.facts, RESUMES: gate.facts.get(RESUMES, 0) + 1}
     elif kind is EventType.WORK_SUCCEEDED:
         gate.completion_count += 1
         gate.completed_at, gate.completed_work_id = event.at, event.work_id
@@ -50,7 +56,7 @@ def evolve_gate(gate: Gate, event: Event) -> None:
 
 
 def approval_from(event: Event) -> Approval:
-    """The question to people that an ``approval_requested`` event brings into being."""
+    """The approval that an ``approval_requested`` event creates."""
     return Approval(
         flow_id=event.flow_id,
         step_id=event.step_id or "",
@@ -63,7 +69,7 @@ def approval_from(event: Event) -> Approval:
 
 
 def evolve_approval(approval: Approval, event: Event) -> None:
-    """Apply what people said, or did not say in time. An item that ends without them makes their approval void."""
+    """Apply a review, or an expiry. If the item ends while its approval is pending, the approval becomes void."""
     status = APPROVAL_STATUS_OF.get(event.type)
     if event.type in ENDS_WORK:
         status = ApprovalStatus.VOID

@@ -1,1 +1,1 @@
-"""Policies: rules in front of a dispatch."""
+"""Policies: rules that are evaluated before a dispatch."""

@@ -1,11 +1,11 @@
-"""Conditions of policies: a field, an operator and a value, compiled once to a function of the subject.
+"""Conditions of policies: a field, an operator and a value, compiled to a function of the subject.
 
-Of an absent field, ``equals``, ``in``, ``contains``, ``regex`` and the comparisons do not hold; ``not_equals``,
-``not_in`` and ``not_contains`` do: they are always the opposite of the others. ``exists`` says whether it is there;
-texts that the engine fills in itself, such as the idempotency key, are not there while they are empty.
+For an absent field, ``equals``, ``in``, ``contains``, ``regex`` and the comparisons are false; ``not_equals``,
+``not_in`` and ``not_contains``, which always are the opposite of the others, are true. ``exists`` tells whether the
+field is present; a text that the engine fills in, such as the idempotency key, is absent while it is empty.
 
-A value of a type that the operator cannot deal with is no answer but a failure: a limit on an amount must not be
-evaded by sending it as text. Equality is JSON's: 1 and 1.0 are the same, 1 and true are not.
+A value of a type that the operator cannot handle is a failure, not false: otherwise a caller could evade a limit on an
+amount by sending it as text. Equality is that of JSON: 1 and 1.0 are the same, 1 and true are not.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _NEEDED = {
 
 
 class ConditionFailed(ValueError):
-    """A condition cannot be answered. The message names the field, never its value."""
+    """A condition cannot be evaluated. The message names the field, never its value."""
 
 
 def compile_condition(name: str, operator: Operator, value: Any) -> Condition:
-    """The condition as a function; ValueError with ``field:``, ``operator:`` or ``value:`` in front if it is none."""
+    """The condition as a function; raises ValueError that begins with ``field:``, ``operator:`` or ``value:``."""
     try:
         field = field_named(name)
     except ValueError as error:
@@ -95,7 +95,7 @@ def _compile(name: str, field: Field, operator: Operator, value: Any) -> Conditi
 
 
 def _checked(value: Any, kind: str, choices: tuple[str, ...] = ()) -> Any:
-    """The value, if it is of the kind; ValueError otherwise."""
+    """The value, if it is of this type; raises ValueError otherwise."""
     found = kind_of(value)
     if kind == "any" and found not in ("nan", "null"):
         return value
@@ -107,7 +107,7 @@ def _checked(value: Any, kind: str, choices: tuple[str, ...] = ()) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """The JSON type of a value; numbers that are none (NaN, infinity) are of no type."""
+    """The JSON type of a value; NaN and infinities have none."""
     if isinstance(value, str):
         return "string"
     if isinstance(value, bool):
@@ -169,7 +169,7 @@ def _among(field: Field, value: Any) -> Condition:
 
 
 def _key(value: Any) -> Any:
-    """What stands for a value in a set: Python would take true for 1, and cannot have lists and maps there."""
+    """A key for a set: Python treats true as equal to 1, and lists and maps are not hashable."""
     if isinstance(value, bool):
         return (value,)
     return value if isinstance(value, str | int | float) else None
@@ -214,7 +214,7 @@ def _fits(name: str, read: Reading, pattern: str) -> Condition:
 def _compares(name: str, read: Reading, compare: Callable[[Any, Any], bool], limit: float) -> Condition:
     def condition(subject: Subject) -> bool:
         number = read(subject)
-        if type(number) is int:  # nearly always
+        if type(number) is int:  # the usual case
             return compare(number, limit)
         if number is None:
             return False

@@ -1,4 +1,4 @@
-"""What guards and what is told: all policies and subscriptions together, at one revision."""
+"""All policies and subscriptions together, at one revision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from counterfoil.domain.subscriptions.definitions import Audience, Subscription,
 
 @dataclass(frozen=True)
 class KeptPolicy:
-    """A policy as the store keeps it; without a definition it was deleted, and its versions count on."""
+    """A policy as it is stored; without a definition it was deleted, and its version numbers continue."""
 
     policy_id: str
     version: int
@@ -27,7 +27,7 @@ class KeptPolicy:
 
 @dataclass(frozen=True)
 class Controls:
-    """Immutable. A change makes another one, in which whatever stayed the same is not compiled again."""
+    """Immutable. A change creates a new object that reuses every compiled policy that stayed the same."""
 
     revision: int
     by_id: Mapping[str, Policy] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Controls:
 
     @cached_property
     def audience(self) -> Audience:
-        """Who is told of what."""
+        """The subscriptions by the names of their events."""
         return audience_of(self.subscriptions)
 
     @classmethod
@@ -46,7 +46,7 @@ class Controls:
     def with_changes(
         self, policies: Mapping[str, KeptPolicy | None], subscriptions: Mapping[str, Subscription | None]
     ) -> Controls:
-        """As they are with what a batch has put or taken out."""
+        """The controls with the changes of a batch applied."""
         if not (policies or subscriptions):
             return self
         by_id, told = dict(self.by_id), dict(self.subscriptions)

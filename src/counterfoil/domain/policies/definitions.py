@@ -1,7 +1,7 @@
-"""Policies as they are written: what each is about, when it holds, and what it then demands.
+"""Definitions of policies: the steps that each applies to, its conditions, and its action.
 
-A definition that validates can be evaluated: fields, operators, values, patterns and the expression are all checked,
-by compiling them, and a refusal names the place.
+A valid definition can be evaluated: fields, operators, values, patterns and the expression are all checked by compiling
+them, and a refusal names the place.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def _expression(text: str) -> str:
 
 
 Glob = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
-"""A text in which ``*`` is any text and ``?`` is one character; upper and lower case differ."""
+"""A text in which ``*`` matches any text and ``?`` one character; case-sensitive."""
 
 
 class PolicyMatch(Definition):
-    """Which steps a policy is about: everything that is given must fit."""
+    """The steps that a policy applies to: every given field must match."""
 
     flow_labels: dict[LabelKey, LabelText] = Field(default_factory=dict, max_length=32)
     step_id: Glob | None = None
@@ -42,7 +42,7 @@ class PolicyMatch(Definition):
 
 
 class PolicyCondition(Definition):
-    """One condition on one field; ``exists`` needs no value and takes false."""
+    """One condition on one field; ``exists`` needs no value and accepts false."""
 
     field: Annotated[str, Field(min_length=1, max_length=512)]
     operator: Operator
@@ -55,24 +55,25 @@ class PolicyCondition(Definition):
 
     @cached_property
     def compiled(self) -> Condition:
-        """The condition as a function of the subject; ValueError if it makes no sense."""
+        """The condition as a function of the subject; raises ValueError if it is not valid."""
         return compile_condition(self.field, self.operator, self.value)
 
 
 class PolicyAction(ApprovalTerms):
-    """What happens to a step that the policy matches. All but type and reason is about approvals."""
+    """The action for a step that the policy matches. All fields except type and reason concern approvals."""
 
     type: Decision
 
 
 class PolicyDefinition(Definition):
-    """A policy as it is saved. Without conditions and expression it holds for every step that it is about."""
+    """A policy as it is saved. Without conditions and expression, it matches every step that it applies to."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     description: Annotated[str, Field(max_length=4096)] = ""
     enabled: StrictBool = True
     priority: Annotated[StrictInt, Field(ge=-1_000_000, le=1_000_000)] = 0
-    """Orders what is shown, the highest first. It decides nothing: block beats require_approval beats allow."""
+    """The order in which policies are shown, highest first. It decides nothing: block overrides require_approval, which
+    overrides allow."""
     match: PolicyMatch = PolicyMatch()
     conditions: list[PolicyCondition] = Field(default_factory=list, max_length=MAX_CONDITIONS)
     expression: Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_expression)] | None = None

@@ -1,8 +1,8 @@
 """Expressions of policies: CEL over the same names as the fields of conditions.
 
-``step``, ``flow`` and ``tool`` have fixed members, each with its type: another one is refused when the policy is saved.
-What nothing is known of is null, so ``tool.name == "pay"`` is simply false for a step without a tool. What lies in an
-input or among the labels may be missing, and reading it then fails: ``has(step.input.amount)`` asks.
+``step``, ``flow`` and ``tool`` have fixed, typed members: another name is refused when the policy is saved. A member
+without a value is null, so ``tool.name == "pay"`` is simply false for a step without a tool. A value inside an input or
+the labels may be missing, and reading it then fails: test it with ``has(step.input.amount)``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cel_expr_python import cel
 
 _Read = tuple[str, str | None]
-"""A variable and its member; None for a variable that has none."""
+"""A variable and its member; None for a variable without members."""
 
 SCOPE = {
     "step": Variable(
@@ -33,6 +33,8 @@ SCOPE = {
             "last_decision": "string",
             "first_attempt_age_seconds": "number",
             "idempotency_key": "string",
+            "effect": "string",
+            "prior_delivery": "string",
             "id": "string",
             "type": "string",
             "name": "string",
@@ -61,21 +63,21 @@ class PolicyExpression:
         )
 
     def holds(self, readings: Readings) -> bool:
-        """Whether it holds; ExpressionFailed if that cannot be said."""
+        """Whether the expression is true; raises ExpressionFailed if it cannot be evaluated."""
         bound_work(self.compiled.tree, readings.extents(self.reads))
         return answer(self.compiled, self.text, readings.activation(self.compiled, self.reads))
 
 
 @functools.lru_cache(maxsize=1024)
 def compile_policy_expression(text: str) -> PolicyExpression:
-    """Check and compile, which takes milliseconds: the same text is compiled once. ValueError says what is wrong."""
+    """Check and compile; cached, because it takes milliseconds. Raises ValueError with what is wrong."""
     return PolicyExpression(text, compile_expression(text, SCOPE))
 
 
 class Readings:
-    """What expressions read of one subject. Each value is looked over once, and converted once for all that read it.
+    """The values that expressions read of one subject. Each is checked and converted once, for all expressions.
 
-    Only what is read is touched: an input that no expression reads may be as large or odd as it likes.
+    Only values that an expression reads are touched: any other input may be large or invalid.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -87,7 +89,7 @@ class Readings:
         return [self._looked_over(read)[1] for read in reads]
 
     def activation(self, compiled: Compiled, reads: frozenset[_Read]) -> cel.Activation:
-        """The variables with the members that are read, as the library takes them."""
+        """The variables with the members that are read, in the library's form."""
         found = self._activations.get(reads)
         if found is None:
             variables: dict[str, Any] = {}
@@ -120,7 +122,7 @@ def _value(subject: Subject, variable: str, member: str | None) -> Any:
     if (variable, member) not in _OBJECTS:
         return value
     if value is None:
-        return {}  # so has() can be asked of what is in it
+        return {}  # so that has() works on it
     if not isinstance(value, Mapping):
         raise ExpressionFailed(f"{variable}.{member} is not an object")
     return dict(value)

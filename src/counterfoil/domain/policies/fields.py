@@ -1,7 +1,7 @@
-"""The fields that a policy can name: of which type each is, and how it is read.
+"""The fields that a policy can name: the type of each, and how it is read.
 
-A field is *absent* if nothing is known of it: no such key in an input, no such label, no tool, no model. Null counts as
-absent, too: nobody should have to think about both. Reading never fails; it gives None for what is absent.
+A field is *absent* if it has no value: no such key in an input, no such label, no tool, no model. Null counts as absent
+too, so that a policy need not handle both. Reading never fails; an absent field gives None.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ Reading = Callable[[Subject], Any]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field: its type (``any`` for what is in an input), how it is read, and its values if they are known."""
+    """A field: its type (``any`` for a value inside an input), how it is read, and its values if they are known."""
 
     type: str
     read: Reading
     choices: tuple[str, ...] = ()
 
 
-_OBJECT = (dict, Mapping)  # in this order: it is a dict nearly always, and asking for that is much quicker
+_OBJECT = (dict, Mapping)  # in this order: it is nearly always a dict, which is tested much faster
 _STATUSES = ("none", "completed", "gated_not_completed")
 _DECISIONS = ("", "allow", "block", "require_approval")
+_EFFECTS = ("", "pure", "idempotent", "dedupe", "reconcile", "unsafe_once")
+_DELIVERIES = ("", "not_delivered", "delivered", "unknown")
 
 
 def _of_tool(name: str) -> Reading:
@@ -45,6 +47,8 @@ _FIELDS = {
     "step.last_decision": Field("string", lambda subject: subject.attempt.last_decision, choices=_DECISIONS),
     "step.first_attempt_age_seconds": Field("number", lambda subject: subject.attempt.first_attempt_age_seconds),
     "step.idempotency_key": Field("string", lambda subject: subject.attempt.idempotency_key),
+    "step.effect": Field("string", lambda subject: subject.attempt.effect, choices=_EFFECTS),
+    "step.prior_delivery": Field("string", lambda subject: subject.attempt.prior_delivery, choices=_DELIVERIES),
     "step.id": Field("string", lambda subject: subject.step_id),
     "step.type": Field("string", lambda subject: subject.step_type),
     "step.name": Field("string", lambda subject: subject.step_name),
@@ -59,12 +63,12 @@ FIELD_NAMES = (*_FIELDS, "step.input.<path>", "tool.input.<path>", "flow.labels.
 
 
 def field_named(name: str) -> Field:
-    """The field of that name; ValueError if there is none."""
+    """The field of that name; raises ValueError if there is none."""
     known = _FIELDS.get(name)
     if known is not None:
         return known
     if name.startswith("flow.labels.") and (label := name.removeprefix("flow.labels.")):
-        return Field("string", lambda subject: subject.labels.get(label))  # a label's name may have dots itself
+        return Field("string", lambda subject: subject.labels.get(label))  # the name of a label may contain dots
     if name.startswith("step.input."):
         return _within("step.input.", name, lambda subject: subject.step_input)
     if name.startswith("tool.input."):
@@ -80,7 +84,7 @@ def _within(prefix: str, name: str, whole: Reading) -> Field:
 
 
 def _follow(value: Any, path: list[str]) -> Any:
-    """What lies at the end of a path of keys, and of places in lists; None if the path leads nowhere."""
+    """The value at the end of a path of keys and list indexes; None if there is none."""
     for key in path:
         if isinstance(value, _OBJECT):
             value = value.get(key)

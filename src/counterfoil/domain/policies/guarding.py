@@ -1,7 +1,7 @@
-"""The question in front of every dispatch: what the policies say of the attempt, and the step's own control.
+"""Evaluates the policies and the step's own control before every dispatch.
 
-The same policies that answer agents at the gate. An item that they block fails with the reason; one that needs an
-approval is held. Undoing is not asked about: what was allowed once may be taken back.
+These are the same policies that the gate evaluates for agents. An item that they block fails with the reason; one that
+requires an approval is held. Compensating items are not evaluated: a step that was allowed may be undone.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from counterfoil.domain.policies.policy_set import Attempt, Ruling, Subject
 from counterfoil.domain.policies.rulings import with_control
 from counterfoil.domain.records import FlowInputs, StepVersion, Work
 from counterfoil.domain.states import Decision
-from counterfoil.domain.work.decisions import fail
+from counterfoil.domain.work.decisions import fail, prior_delivery
 
 
 def may_be_sent(view: FlowView, work: Work, step: StepVersion, now: int) -> bool:
-    """Whether the next attempt of an item may go out. If not, it is held or has failed by now: settle its flow then."""
+    """Whether the next attempt of an item may be sent. If not, the item is now held or failed: settle its flow."""
     control = step.definition.control.approval if work.attempt == 0 else None
     policies = view.policies()
     if work.undoes is not None or (control is None and not policies.concerns(work.step_id, step.definition.kind)):
@@ -34,7 +34,7 @@ def may_be_sent(view: FlowView, work: Work, step: StepVersion, now: int) -> bool
     if ruling.decision is Decision.BLOCK:
         view.record(blocked(work, ruling, now))
         return False
-    if ruling.decision is Decision.ALLOW or work.hold is not None:  # people have agreed to this very attempt
+    if ruling.decision is Decision.ALLOW or work.hold is not None:  # this attempt was approved
         return True
     question = Question(digest(arguments), arguments, inputs.options.get("started_by"))
     ask_people(view, work, question, ruling, now)
@@ -42,7 +42,7 @@ def may_be_sent(view: FlowView, work: Work, step: StepVersion, now: int) -> bool
 
 
 def blocked(work: Work, ruling: Ruling, now: int) -> Event:
-    """The policies do not let an item go ahead."""
+    """Fail an item that the policies block."""
     event = fail(work, now, "POLICY_BLOCKED", ruling.reason or "a policy blocks it", "policy")
     event.data["error"]["policies"] = [matched.policy_id for matched in ruling.matched]
     return event
@@ -59,6 +59,8 @@ def _subject(work: Work, step: StepVersion, inputs: FlowInputs, arguments: dict[
         last_decision=Decision.ALLOW.value if before else "",
         first_attempt_age_seconds=(now - first) / 1000,
         idempotency_key=work.idempotency_key,
+        effect=step.definition.effect.policy,
+        prior_delivery=prior_delivery(work),
     )
     return Subject(
         flow_id=work.flow_id,

@@ -1,11 +1,11 @@
-"""All policies together: which of them a step concerns, and what they rule about it.
+"""The set of all policies: finds those that apply to a step, and evaluates them.
 
-A policy matches if it is about the step and all its conditions and its expression hold. Every policy that matches
-counts: block beats require_approval beats allow, and where none matches, the step is allowed. One that cannot be
-evaluated blocks. As in CEL, a failure does not matter where another part says false: the policy would not match anyhow.
+A policy matches if it applies to the step, and all its conditions and its expression are true. Every matching policy
+counts: block overrides require_approval, which overrides allow; if none matches, the step is allowed. A policy that
+cannot be evaluated blocks. As in CEL, a failure is ignored if another part is false: the policy would not match anyway.
 
-A set never changes. It remembers which policies concern which step, so it may be asked from several threads at once,
-and asking about a step that concerns no policy costs one look into a table.
+A set is immutable. It caches which policies apply to which step, so it can be used from several threads at once, and
+evaluating a step that no policy applies to costs a single lookup.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from counterfoil.domain.states import Decision
 __all__ = ["NO_POLICIES", "Attempt", "Matched", "Policy", "PolicySet", "Ruling", "Subject", "Terms", "strictest"]
 
 MAX_REMEMBERED = 4096
-"""Steps (by id and type) for which the policies that concern them are remembered."""
+"""The most steps (by id and type) for which the applicable policies are cached."""
 MAX_REASONS = 8
 
 _SEVERITIES = ("low", "medium", "high", "critical")
@@ -35,7 +35,7 @@ _STRENGTH = {Decision.ALLOW: 0, Decision.REQUIRE_APPROVAL: 1, Decision.BLOCK: 2}
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A version of a policy, as it is kept."""
+    """A version of a policy, as it is stored."""
 
     policy_id: str
     version: int
@@ -68,7 +68,7 @@ class Matched:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of an approval: of all policies that demand one, the strictest of each."""
+    """The terms of an approval: the strictest value of each, over all policies that require one."""
 
     approvals: int
     expires_in_ms: int
@@ -78,15 +78,15 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the policies say about a subject, and which of them matched, also those that others have beaten."""
+    """The decision of the policies on a subject, and all policies that matched, including overridden ones."""
 
     decision: Decision
     matched: tuple[Matched, ...] = ()
-    """The highest priority first, then by id."""
+    """Highest priority first, then by id."""
     reason: str | None = None
-    """Of the policies that made the decision; None when nothing is to be said."""
+    """The reasons of the policies that made the decision; None: they give none."""
     terms: Terms | None = None
-    """Of the approval, when one is required."""
+    """The terms of the approval, if one is required."""
 
 
 _ALLOWED = Ruling(Decision.ALLOW)
@@ -117,7 +117,7 @@ class _Rule:
 
 
 class PolicySet:
-    """The policies that are in force; immutable. What was compiled to check a definition is not compiled again."""
+    """The policies in force; immutable. Policies that were compiled for validation are not compiled again."""
 
     def __init__(self, policies: Iterable[Policy]) -> None:
         given = list(policies)
@@ -137,11 +137,18 @@ class PolicySet:
         return self._size
 
     def concerns(self, step_id: str, step_type: str) -> bool:
-        """Whether any policy could match such a step. If not, evaluating can be left out: it is allowed."""
+        """Whether any policy could match such a step. If not, it is allowed without evaluation."""
         return bool(self._rules_for(step_id, step_type))
 
+    def controls(self, step_id: str, step_type: str) -> bool:
+        """Whether a policy names the step, by its id or by a pattern, and can stop or hold it."""
+        return any(
+            rule.definition.match.step_id is not None and rule.matched.action is not Decision.ALLOW
+            for rule in self._rules_for(step_id, step_type)
+        )
+
     def evaluate(self, subject: Subject) -> Ruling:
-        """What the policies say. It never fails: what cannot be evaluated blocks."""
+        """The decision of the policies. Never fails: a policy that cannot be evaluated blocks."""
         rules = self._rules_for(subject.step_id, subject.step_type)
         if not rules:
             return _ALLOWED
@@ -195,7 +202,7 @@ def _match(rule: _Rule, subject: Subject, readings: Readings) -> Matched | None:
 
 
 def _failed(rule: _Rule, failure: Exception) -> Matched:
-    # Only our own messages are known to hold no value of the subject.
+    # Only messages of these types are certain to hold no value of the subject.
     told = str(failure) if isinstance(failure, ConditionFailed | ExpressionFailed) else type(failure).__name__
     name = rule.definition.name
     return Matched(
@@ -220,7 +227,7 @@ def _ruling(found: tuple[Matched, ...], terms: list[Terms]) -> Ruling:
 
 
 def _reason(decision: Decision, deciding: list[Matched]) -> str | None:
-    """The reasons of those that decide, each once; who blocks or holds a step without giving one is named."""
+    """The reasons of the deciding policies, each once; one that blocks or holds without a reason is named instead."""
     unnamed = decision is Decision.ALLOW
     given = [matched.reason or (None if unnamed else f"policy {matched.policy_name}") for matched in deciding]
     reasons = list(dict.fromkeys(reason for reason in given if reason))
@@ -229,7 +236,7 @@ def _reason(decision: Decision, deciding: list[Matched]) -> str | None:
 
 
 def strictest(terms: list[Terms]) -> Terms:
-    """Of several demands the strictest of each."""
+    """Combine several terms into the strictest value of each."""
     return Terms(
         approvals=max(each.approvals for each in terms),
         expires_in_ms=min(each.expires_in_ms for each in terms),

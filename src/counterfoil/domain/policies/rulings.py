@@ -1,4 +1,4 @@
-"""What else has a say beside the policies: the step's own control, and people who were asked before."""
+"""Combines the decision of the policies with the step's own control and with earlier approvals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from counterfoil.domain.steps.definitions import StepApproval
 
 
 def with_control(ruling: Ruling, control: StepApproval) -> Ruling:
-    """The step wants an approval, whatever the policies allow."""
+    """The step requires an approval, even if the policies allow it."""
     if ruling.decision is Decision.BLOCK:
         return ruling
     own = Terms(control.approvals, control.expires_in_ms, control.separate_requester, control.severity)
@@ -21,10 +21,10 @@ def with_control(ruling: Ruling, control: StepApproval) -> Ruling:
 
 
 def after_people(ruling: Ruling, approval: Approval, *, unused: bool) -> Ruling:
-    """What the policies say, asked again about the same, counts together with what people said, or did not say.
+    """Combine a new evaluation of the same input with the earlier approval.
 
-    Who agreed has agreed to one attempt: that is allowed, if it was not made yet (``unused``), unless a policy blocks
-    it. If nobody answered in time, the answer is not less than to wait for people.
+    An approval is valid for one attempt: if that was not made yet (``unused``), it is allowed unless a policy blocks
+    it. If the approval expired, another one is required, even if the policies now allow the step.
     """
     if approval.status is ApprovalStatus.APPROVED and unused and ruling.decision is Decision.REQUIRE_APPROVAL:
         return replace(ruling, decision=Decision.ALLOW, terms=None)

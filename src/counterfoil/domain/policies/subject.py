@@ -1,4 +1,4 @@
-"""What policies are asked about: one step that somebody wants to take, and how often that was tried before."""
+"""The input of policies: a step that is about to run, and its earlier attempts."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The seven retry fields, as policies see them."""
+    """What policies see of an attempt: the seven retry fields, and what is known of its effect."""
 
     gate_count: int
-    """Projected: this call included."""
+    """Includes this call."""
     completion_count: int
     prior_completion_status: str
     """none, completed or gated_not_completed."""
     prior_output_available: bool
     last_decision: str
-    """Empty on the first call. A plain text: the library for expressions takes no other."""
+    """Empty on the first call. A plain ``str``, because the library for expressions accepts no subclass."""
     first_attempt_age_seconds: float
     idempotency_key: str
+    effect: str = ""
+    """The effect policy of a step that the engine dispatches; empty for a step that an agent runs."""
+    prior_delivery: str = ""
+    """What is known of the delivery of the attempt before this one; empty: there was none, or an agent made it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A step that is asked about. It is built alike for agents that ask the gate and for the engine's own dispatches.
+    """A step to evaluate, built in the same way for gate calls of agents and for the engine's own dispatches.
 
     ``labels`` are those of the flow; ``step_input`` and the tool's input hold JSON values.
     """

@@ -1,4 +1,4 @@
-"""Dry runs: what a policy would say of a call that is described, or of one that was recorded."""
+"""Dry runs of policies: what they would decide on a described call, or on a recorded one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 from counterfoil.domain.flows.requests import LabelKey, LabelText, StepId
-from counterfoil.domain.gate.requests import Dollars, Key, ShortText, ToolContext
+from counterfoil.domain.gate.requests import STRICT, Dollars, Key, ShortText, ToolContext
 from counterfoil.domain.policies.definitions import PolicyDefinition
 from counterfoil.domain.policies.policy_set import Attempt, Subject
 
@@ -17,7 +17,7 @@ class _Part(BaseModel):
 
 
 class TriedAttempt(_Part):
-    """The retry fields of a call; those of a first call where nothing is said."""
+    """The retry fields of a call, and what is known of its effect; by default those of a first call of an agent."""
 
     gate_count: Annotated[StrictInt, Field(ge=1, le=10**9)] = 1
     completion_count: Annotated[StrictInt, Field(ge=0, le=10**9)] = 0
@@ -26,9 +26,11 @@ class TriedAttempt(_Part):
     last_decision: Literal["", "allow", "block", "require_approval"] = ""
     first_attempt_age_seconds: Annotated[float, Field(ge=0, le=10**12, strict=True)] = 0.0
     idempotency_key: Key = ""
+    effect: Literal["", "pure", "idempotent", "dedupe", "reconcile", "unsafe_once"] = ""
+    prior_delivery: Literal["", "not_delivered", "delivered", "unknown"] = ""
 
     def attempt(self) -> Attempt:
-        """What is not said follows from the counts."""
+        """The attempt; fields that are not given follow from the counts."""
         status = self.prior_completion_status
         if status is None:
             status = "none" if self.gate_count == 1 else "completed" if self.completion_count else "gated_not_completed"
@@ -41,18 +43,26 @@ class TriedAttempt(_Part):
             last_decision=self.last_decision,
             first_attempt_age_seconds=self.first_attempt_age_seconds,
             idempotency_key=self.idempotency_key,
+            effect=self.effect,
+            prior_delivery=self.prior_delivery,
         )
 
 
+class TriedTool(ToolContext):
+    """The tool of a described call; a trial is as strict as the policy that it is about."""
+
+    model_config = STRICT
+
+
 class TriedCall(_Part):
-    """A call that is described."""
+    """A call that is described in the request."""
 
     flow_id: Annotated[str, Field(max_length=200)] = "flow"
     step_id: StepId
     step_type: ShortText = "tool_call"
     step_name: ShortText = ""
     step_input: Annotated[dict[str, Any], Field(max_length=1024)] = {}
-    tool_context: ToolContext | None = None
+    tool_context: TriedTool | None = None
     model: ShortText | None = None
     provider: ShortText | None = None
     cost_usd: Dollars | None = None
@@ -77,14 +87,14 @@ class TriedCall(_Part):
 
 
 class RecordedCall(_Part):
-    """The next call for a step that was asked for before: with its last input, and what is known of its attempts."""
+    """The next call of a recorded step, with its last input and its attempts so far."""
 
     workflow_id: Annotated[str, Field(max_length=200)]
     step_id: StepId
 
 
 class PolicyTrial(_Part):
-    """``POST /api/v1/policies/test``. Without a policy, all that are in force are asked."""
+    """``POST /api/v1/policies/test``. Without a policy, all policies in force are evaluated."""
 
     policy: PolicyDefinition | None = None
     call: TriedCall | None = None

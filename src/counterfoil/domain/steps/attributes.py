@@ -1,4 +1,4 @@
-"""Attributes: the named values that a step takes and gives, and whether a value is what was declared."""
+"""Attributes: the named inputs and outputs of a step, and whether a value matches its declaration."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ YEAR_MS = 365 * 24 * 3_600_000
 
 
 class Definition(BaseModel):
-    """What a step's definition is made of: unknown fields are refused, and nothing changes later."""
+    """Base of the parts of a definition: unknown fields are refused, and instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Attribute(Definition):
-    """A named value that a step takes or gives."""
+    """A named input or output of a step."""
 
     role: Literal["required", "optional", "const", "output"]
     type: ValueType = "any"
@@ -61,13 +61,13 @@ class Attribute(Definition):
         return self
 
     def own_values(self) -> list[tuple[Literal["default", "value"], Any]]:
-        """The values that the attribute itself brings along."""
+        """The default or constant of the attribute itself."""
         if self.role == "const":
             return [("value", self.value)]
         return [("default", self.default)] if self.role == "optional" and self.default is not None else []
 
     def _is_short(self, value: Any) -> bool:
-        """Whether the check is: if not, it is made when the step is registered, and not each time it is read."""
+        """Whether the check is fast: if not, it is made when the step is registered, not each time it is loaded."""
         schema = self.compiled_schema
         if schema is None:
             return True
@@ -82,9 +82,10 @@ class Attribute(Definition):
         return json.dumps(self.json_schema).encode()
 
     def problem(self, value: Any) -> str | None:
-        """What is wrong with a value, never the value itself; None: it is as declared. It may take long.
+        """What is wrong with a value, without the value itself; None: it matches. May be slow.
 
-        What is fanned out over is an array, each element as declared; type ``array`` says no more than that.
+        The value of a ``for_each`` attribute is an array with elements as declared; type ``array`` says no more than
+        that.
         """
         problem = self.type_problem(value)
         if problem or self.compiled_schema is None:
@@ -92,7 +93,7 @@ class Attribute(Definition):
         return schema_problem(self.compiled_schema, value, each=self.for_each)
 
     def type_problem(self, value: Any) -> str | None:
-        """The same as far as ``type`` and ``for_each`` are concerned."""
+        """The same for ``type`` and ``for_each`` only."""
         if not self.for_each:
             return None if has_type(value, self.type) else f"must be of type {self.type}"
         if not isinstance(value, list):
@@ -114,7 +115,7 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def has_type(value: Any, wanted: ValueType) -> bool:
-    """Whether a JSON value is of a declared type; booleans are no numbers, null fits only any."""
+    """Whether a JSON value is of a declared type; booleans are not numbers, null matches only any."""
     if wanted == "any":
         return True
     if wanted == "boolean":

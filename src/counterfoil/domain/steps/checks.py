@@ -1,8 +1,8 @@
-"""Checks of values that may take long, and how a decision comes by their findings without waiting for them.
+"""Checks of values against schemas that may be slow, and how a decision gets their findings without waiting.
 
-A decision checks at once what is surely short. Of everything else it needs a finding: if there is none yet it raises
-``CheckNeeded``, the check is made elsewhere (in a process that can be given up), and the decision is made again. A
-finding is a fact about a schema and a value: it is named by the content of both, and never out of date.
+A decision makes a check itself if it is certain to be fast. Any other check needs a finding: if there is none yet, the
+decision raises ``CheckNeeded``, the check is made in another process that can be killed, and the decision is repeated.
+A finding is named by the content of schema and value, so it never becomes outdated.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from counterfoil.domain.steps.attributes import Attribute
 
 SHORT = 20_000.0
-"""Units (of 100 ns) that the checks of one inspection may take at once, by a bound that none comes near.
+"""The most units (of 100 ns) that the checks of one decision may take at once, by an upper bound.
 
-Of all that was tried the worst took less than half of what the bound says: about a millisecond.
-"""
+The slowest checks in tests took less than half of their bound: about a millisecond."""
 
 Findings = Mapping[bytes, str | None]
 """By the key of a check: what is wrong with the value, or None."""
@@ -59,7 +58,7 @@ class CheckNeeded(Exception):
 
 
 class Inspection:
-    """The checks of one decision. All that it needs from elsewhere is told at once, by ``close``."""
+    """The checks of one decision. ``close`` reports all missing findings together."""
 
     __slots__ = ("_findings", "_left", "_needed")
 
@@ -69,7 +68,7 @@ class Inspection:
         self._needed: list[ValueCheck] = []
 
     def problem(self, attribute: Attribute, value: Any) -> str | None:
-        """What is wrong with a value; None: nothing, or nothing is known before ``close`` was called."""
+        """What is wrong with a value; None: nothing, or it is not known yet, which ``close`` will report."""
         problem = attribute.type_problem(value)
         schema = attribute.compiled_schema
         if problem or schema is None:
@@ -82,20 +81,20 @@ class Inspection:
             if EXPLAINING.bound(value, SHORT) <= SHORT:
                 return attribute.problem(value)
         check = ValueCheck(attribute.schema_text, dump_json(value), attribute.for_each)
-        found = self._findings.get(check.key, _UNKNOWN)  # in one step: another thread may be forgetting old ones
+        found = self._findings.get(check.key, _UNKNOWN)  # a single lookup: another thread may remove old findings
         if found is _UNKNOWN:
             self._needed.append(check)
             return None
         return found
 
     def close(self) -> None:
-        """Raise CheckNeeded if something was not known."""
+        """Raise CheckNeeded if a finding was missing."""
         if self._needed:
             raise CheckNeeded(tuple(self._needed))
 
 
 def _bound(attribute: Attribute, value: Any, enough: float) -> float:
-    """What it takes to see whether a value fits, at most."""
+    """An upper bound for the cost of checking a value."""
     schema = attribute.compiled_schema
     assert schema is not None
     if not attribute.for_each:

@@ -1,8 +1,7 @@
-"""Step definitions: what a step is, as registered over the wire, and every rule that it must keep."""
+"""Step definitions: what a step is, as registered over the API, and every rule that it must satisfy."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -12,6 +11,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_valida
 from pydantic.functional_validators import AfterValidator
 
 from counterfoil.domain.approvals.terms import ApprovalTerms
+from counterfoil.domain.effects.policies import DEFAULT_WINDOWS, EffectPolicy, window_ms
 from counterfoil.domain.expressions.predicates import Predicate
 from counterfoil.domain.steps.attributes import YEAR_MS, Attribute, Definition
 from counterfoil.domain.urls import is_masked
@@ -20,9 +20,7 @@ STEP_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 DEEPEST_FLOW = 16
-"""How deep flows may lie in each other."""
-
-_WINDOW = re.compile(r"forever|[1-9][0-9]{0,5}[smhd]")
+"""The maximum nesting depth of sub-flows."""
 
 
 def _http_url(value: str) -> str:
@@ -31,13 +29,12 @@ def _http_url(value: str) -> str:
         raise ValueError("must be an http:// or https:// URL with a host")
     if not value.isascii() or any(character <= " " or character == "\x7f" for character in value):
         raise ValueError("must not contain spaces, control or non-ASCII characters")
-    _ = parts.port  # raises ValueError for a port that is no port
+    _ = parts.port  # raises ValueError for an invalid port
     return value
 
 
 def _window(value: str) -> str:
-    if not _WINDOW.fullmatch(value):
-        raise ValueError("must be a number followed by s, m, h or d, such as 24h, or forever")
+    window_ms(value)
     return value
 
 
@@ -48,7 +45,7 @@ def _not_yet(value: Any) -> Any:
 
 
 STEP_URLS = ("endpoint", "cancel_url", "status_url")
-"""What a step, and what undoes it, may be called at. Passwords in them are not shown (see ``urls``)."""
+"""The URLs of a step and of its compensation. Passwords in them are not shown (see ``urls``)."""
 HttpUrl = Annotated[str, Field(max_length=2048), AfterValidator(_http_url)]
 NotYet = Annotated[None, BeforeValidator(_not_yet)]
 """A field of the contract whose feature does not exist yet: refused rather than ignored."""
@@ -66,7 +63,7 @@ class RateLimit(Definition):
 
 
 class WorkDefaults(Definition):
-    """How often, how long and how many at once: complete, as the engine's settings have it."""
+    """Retries, deadlines and limits of a step, complete: what a step does not set comes from the engine's settings."""
 
     max_retries: Annotated[StrictInt, Field(ge=-1, le=1_000_000)] = 5
     backoff_type: Literal["fixed", "linear", "exponential"] = "exponential"
@@ -81,12 +78,12 @@ class WorkDefaults(Definition):
 
     @property
     def is_limited(self) -> bool:
-        """Whether a limit counts over all flows: who wants to send must look at what others have sent."""
+        """Whether a limit counts over all flows: before a dispatch, those of all nodes must be counted."""
         return self.parallelism is not None or self.rate_limit is not None
 
     @property
     def max_attempts(self) -> int | None:
-        """How many dispatches in all; None: as many as it takes."""
+        """The maximum number of attempts; None: unlimited."""
         return None if self.max_retries < 0 else self.max_retries + 1
 
 
@@ -94,7 +91,7 @@ _CAN_BE_OFF = ("heartbeat_timeout_ms", "parallelism", "rate_limit")
 
 
 class WorkConfig(Definition):
-    """The same, as a step gives it: what is absent (or null, where null means nothing) is inherited."""
+    """The same as a step sets it: what is absent (or null, where null has no meaning) is inherited."""
 
     max_retries: Annotated[StrictInt, Field(ge=-1, le=1_000_000)] | None = None
     backoff_type: Literal["fixed", "linear", "exponential"] | None = None
@@ -108,7 +105,7 @@ class WorkConfig(Definition):
     rate_limit: RateLimit | None = None
 
     def resolve(self, defaults: WorkDefaults) -> WorkDefaults:
-        """Inherit field by field; an explicit null switches off what can be off."""
+        """Inherit field by field; an explicit null switches off what can be switched off."""
         own = {
             name: getattr(self, name)
             for name in self.model_fields_set
@@ -118,7 +115,7 @@ class WorkConfig(Definition):
 
 
 class KeyRule(Definition):
-    """Which arguments make up the idempotency key: those kept, or all but those stripped."""
+    """The arguments that make up the idempotency key: those kept, or all except those stripped."""
 
     keep: list[str] | None = None
     strip: list[str] | None = None
@@ -130,37 +127,70 @@ class KeyRule(Definition):
         return self
 
 
-class Effect(Definition):
-    """What may happen when the outcome of an attempt is unknown."""
+Window = Annotated[str, AfterValidator(_window)]
 
-    policy: Literal["pure", "idempotent"] = "idempotent"
+
+class Effect(Definition):
+    """What to do when the outcome of an attempt is unknown."""
+
+    policy: EffectPolicy = "idempotent"
     key: KeyRule = KeyRule()
-    scope: Literal["flow"] = "flow"
-    window: Annotated[str, AfterValidator(_window)] | None = None
+    scope: Literal["flow", "global"] = "flow"
+    window: Window | None = None
+    """How long a recorded result is reused by work items with the same key."""
+    downstream_window: Window | None = None
+    """How long the endpoint itself honours the key, as its operator declares it."""
+
+    @model_validator(mode="after")
+    def _promises_no_more_than_downstream(self) -> Self:
+        if self.downstream_window is None:
+            return self
+        own, downstream = self.window_ms, window_ms(self.downstream_window)
+        if downstream is not None and (own is None or own > downstream):
+            raise ValueError(
+                f"downstream_window: {self.downstream_window} is shorter than the window of "
+                f"{self.window or DEFAULT_WINDOWS[self.policy]}"
+            )
+        return self
+
+    @cached_property
+    def window_ms(self) -> int | None:
+        """The window in milliseconds; None: forever."""
+        return window_ms(self.window or DEFAULT_WINDOWS[self.policy])
+
+    @cached_property
+    def dedupes(self) -> bool:
+        """Whether work items with the same key share one result."""
+        return self.policy == "dedupe" or self.scope == "global"
+
+    @cached_property
+    def holds_unknown(self) -> bool:
+        """Whether an attempt with an unknown outcome is never repeated by the engine itself."""
+        return self.policy in ("reconcile", "unsafe_once")
 
 
 class StepApproval(ApprovalTerms):
-    """An approval that a step wants before the first attempt of each of its items, whatever the policies say."""
+    """An approval that a step requires before the first attempt of each item, whatever the policies say."""
 
 
 class Control(Definition):
-    """What must agree before a dispatch, beside the policies."""
+    """What a dispatch requires besides the policies."""
 
     approval: StepApproval | None = None
 
 
 class FanOut(Definition):
-    """How a step with ``for_each`` attributes makes one work item of each element."""
+    """How a step with ``for_each`` attributes creates one work item for each element."""
 
     mode: Literal["product", "zip"] = "product"
     parallelism: Annotated[StrictInt, Field(ge=1)] | None = None
-    """Active items of this step in one flow, those waiting for a callback included."""
+    """The maximum number of active items of this step in one flow, including those that wait for a callback."""
     on_failure: Literal["fail_fast", "collect"] = "fail_fast"
     max_items: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 10_000
 
 
 class SubFlow(Definition):
-    """The flow that a step of kind ``flow`` is: its goals, and what goes in and comes out under which name."""
+    """The sub-flow of a step of kind ``flow``: its goals, and how inputs and outputs are mapped by name."""
 
     goals: Annotated[list[Annotated[str, Field(pattern=STEP_ID_PATTERN)]], Field(min_length=1, max_length=64)]
     inputs: dict[AttributeName, AttributeName] = Field(default_factory=dict)
@@ -168,7 +198,7 @@ class SubFlow(Definition):
 
 
 class Compensation(Definition):
-    """How what a step did is undone."""
+    """How the effect of a step is undone."""
 
     endpoint: HttpUrl
     kind: Literal["async", "sync"] = "sync"
@@ -176,7 +206,7 @@ class Compensation(Definition):
 
 
 class WaitFor(Definition):
-    """A step that waits until some of others have completed."""
+    """Makes a step wait until some of several other steps have completed."""
 
     any: Annotated[StrictInt, Field(ge=1)] = 1
     of: Annotated[list[Annotated[str, Field(pattern=STEP_ID_PATTERN)]], Field(min_length=1, max_length=64)]
@@ -205,7 +235,7 @@ class StepDefinition(Definition):
     control: Control = Control()
     predicate: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     compensate: Compensation | None = None
-    status_url: NotYet = None
+    status_url: HttpUrl | None = None
     cancel_url: HttpUrl | None = None
     duplicate_status: Literal[200, 400] = 400
     require_signature: StrictBool = False
@@ -225,6 +255,10 @@ class StepDefinition(Definition):
                 raise ValueError(
                     "control.approval: not allowed for a step of kind flow; set it on the steps of its sub-flow"
                 )
+            if self.effect.holds_unknown or self.effect.dedupes:
+                raise ValueError("effect: not allowed for a step of kind flow; set it on the steps of its sub-flow")
+            if self.status_url is not None:
+                raise ValueError("status_url: not allowed for a step of kind flow")
             _known("flow.inputs", self.flow.inputs.values(), self.input_names, "takes")
             _known("flow.outputs", self.flow.outputs, self.outputs, "gives")
             unmapped = sorted(self.outputs.keys() - self.flow.outputs.keys())
@@ -248,7 +282,7 @@ class StepDefinition(Definition):
         return self
 
     def compiled_predicate(self) -> Predicate | None:
-        """The predicate, ready to be asked. Compiling takes a while: see ``StepVersion.predicate``."""
+        """The compiled predicate. Compiling is slow: see ``StepVersion.predicate``."""
         if self.predicate is None:
             return None
         types = {
@@ -259,12 +293,12 @@ class StepDefinition(Definition):
 
     @cached_property
     def inputs(self) -> dict[str, Attribute]:
-        """What the step declares to take, constants included."""
+        """The declared inputs of the step, including constants."""
         return {name: attribute for name, attribute in self.attributes.items() if attribute.role != "output"}
 
     @cached_property
     def outputs(self) -> dict[str, Attribute]:
-        """What the step declares to give."""
+        """The declared outputs of the step."""
         return {name: attribute for name, attribute in self.attributes.items() if attribute.role == "output"}
 
     @cached_property
@@ -286,18 +320,18 @@ class StepDefinition(Definition):
 
     @cached_property
     def fail_fast(self) -> bool:
-        """Whether the step fails with its first item that does."""
+        """Whether the step fails as soon as one of its items fails."""
         return not self.fans_out or self.fan_out.on_failure == "fail_fast"
 
     def masked_urls(self) -> list[str]:
-        """The places of URLs that were shown with their password masked, and cannot be called like that."""
+        """The places of URLs with a masked password, which cannot be called."""
         found = {name: getattr(self, name) for name in STEP_URLS}
         if self.compensate is not None:
             found["compensate.endpoint"] = self.compensate.endpoint
         return [place for place, url in found.items() if url is not None and is_masked(url)]
 
     def undoing(self) -> StepDefinition:
-        """The step that undoes this one, as a definition of its own: it is dispatched, retried and reported alike."""
+        """The compensating step as a definition of its own: it is dispatched, retried and reported like any other."""
         assert self.compensate is not None
         return StepDefinition(
             kind=self.compensate.kind,

@@ -1,4 +1,4 @@
-"""The register of steps as planning sees it: every current definition, and who provides which value."""
+"""The register of steps as planning sees it: every current definition, and the providers of each value."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from counterfoil.domain.flows.planning import Plan
 
 MOST_PLANS = 1_000
-"""Plans that are kept with the register that they were made from; beyond that they are made again."""
+"""The most plans that are cached with the register that they were made from."""
 
 
 class Register:
-    """All current steps at one revision. Never changes: another revision is another register."""
+    """All current steps at one revision. Immutable: another revision is another register."""
 
     def __init__(self, revision: int, versions: Iterable[StepVersion]) -> None:
         self.revision = revision
@@ -30,22 +30,22 @@ class Register:
         self.plans: dict[tuple[tuple[str, ...], frozenset[str]], Plan] = {}
 
     def refuse_unknown(self, goals: Sequence[str]) -> None:
-        """UnknownStep with the places of goals that are no steps: their ids are values that a caller sent."""
+        """Raise UnknownStep if a goal is not a step. It names places, because the ids are values that a caller sent."""
         unknown = [f"goals.{place}" for place, step_id in enumerate(goals) if step_id not in self.steps]
         if unknown:
             errors = [{"place": place, "message": "no step is registered with this id"} for place in unknown]
             raise UnknownStep("a goal is not a registered step", errors=errors)
 
     def providers(self, name: str) -> list[str]:
-        """Who gives a value: the one with the highest priority first, the smaller step id among equals."""
+        """The steps that provide a value: highest priority first, then by step id."""
         return self._providers.get(name, [])
 
     def priority(self, step_id: str, name: str) -> int:
-        """How much the step is to be preferred as the provider of a value."""
+        """The priority of the step as the provider of a value."""
         return self.steps[step_id].definition.outputs[name].priority
 
     def with_changes(self, changes: Mapping[str, StepVersion | None]) -> Register:
-        """The register after some steps were put or taken out, as the commands of the same batch see it."""
+        """The register after steps were put or deleted, as the commands of the same batch see it."""
         if not changes:
             return self
         steps = {**self.steps, **changes}

@@ -1,7 +1,8 @@
-"""An upper bound for the work of checking a value: what a schema costs, times what the value is made of.
+"""An upper bound for the cost of checking a value: the cost of the schema times the size of the value.
 
-A unit is 100 ns on the slowest machine that was measured. The bound errs on the high side, often by far: it only says
-which checks are surely short. For what it cannot vouch for (numbers that are not of a machine's size) it is infinite.
+A unit is 100 ns on the slowest machine that was measured. The bound is too high rather than too low, often by far: it
+only tells which checks are certain to be fast. Where it cannot be computed (numbers beyond machine size), it is
+infinite.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from counterfoil.domain.steps.schema_trees import DATA, NAMED, REFERENCES
 MAX_DEPTH = 128
 """How deep a value may be nested that is to be checked."""
 MAX_UNFOLDED = 100_000
-"""How many subschemas there may be once each reference is replaced by what it refers to."""
+"""The most subschemas after each reference is replaced by its target."""
 
-_ELSEWHERE = frozenset({"$defs", "definitions"})  # asked only where something refers to them
+_ELSEWHERE = frozenset({"$defs", "definitions"})  # evaluated only where a reference leads to them
 _OF_ARRAYS = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains"})
 _OF_OBJECTS = frozenset({"properties", "patternProperties", "additionalProperties", "unevaluatedProperties"})
-_DISJOINT = frozenset({"properties", "prefixItems"})  # each of their schemas is about another part of the value
+_DISJOINT = frozenset({"properties", "prefixItems"})  # each of their schemas applies to another part of the value
 _UNEVALUATED = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 _NUMERIC = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 
@@ -33,7 +34,7 @@ _FORMAT = 5.0
 
 
 class Cost(NamedTuple):
-    """Units for each part of a value that a schema is asked about."""
+    """Units for each part of a value that a schema is applied to."""
 
     node: float = 0.0
     object: float = 0.0
@@ -59,21 +60,21 @@ class Cost(NamedTuple):
 
 
 class _Extent(NamedTuple):
-    """What a schema asks with its references unfolded, and how many of them lead back to a schema that is open."""
+    """The cost of a schema with its references unfolded, and how many references are recursive."""
 
     size: int = 0
     total: Cost = Cost()
     here: Cost = Cost()
-    """What one part of a value costs that the schema is asked about."""
+    """The cost for one part of a value that the schema is applied to."""
     below: Cost = Cost()
-    """What any one part of it costs."""
+    """The cost for any one part inside it."""
     back_here: int = 0
     back_in_arrays: int = 0
     back_in_objects: int = 0
 
     @property
     def back(self) -> int:
-        """How many references may lead back from one part of a value, which cannot be array and object at once."""
+        """The most recursive references that apply to one part of a value, which cannot be array and object at once."""
         return self.back_here + max(self.back_in_arrays, self.back_in_objects)
 
     @property
@@ -81,7 +82,7 @@ class _Extent(NamedTuple):
         return self.here.at_least(self.below)
 
     def plus(self, other: _Extent) -> _Extent:
-        """Both are asked about the same part of a value."""
+        """The cost if both are applied to the same part of a value."""
         return _Extent(
             self.size + other.size,
             self.total.plus(other.total),
@@ -95,16 +96,16 @@ class _Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SchemaCost:
-    """What a schema costs for each part of a value, or, if it refers to itself, for each and each level of nesting."""
+    """The cost of a schema for each part of a value; for a recursive schema, also for each level of nesting."""
 
     cost: Cost
     back: int
-    """How many references lead back from one part of a value; none: the schema does not refer to itself."""
+    """How many recursive references apply to one part of a value; 0: the schema is not recursive."""
 
     def bound(self, value: Any, enough: float) -> float:
-        """Units at most; once they are known to be more than enough, any number that is more.
+        """An upper bound in units; above ``enough``, any larger number.
 
-        What is nested too deep is refused for that, which costs nothing.
+        A value that is nested too deep is refused for that, which costs nothing.
         """
         parts = _Parts(enough)
         level = [value]
@@ -115,7 +116,7 @@ class SchemaCost:
 
 
 class _Parts:
-    """Counts what a value is made of, level by level. Nothing is looked at before it is counted."""
+    """Counts the parts of a value, level by level. An array or object is counted before its elements."""
 
     def __init__(self, enough: float) -> None:
         self._enough = enough
@@ -137,7 +138,7 @@ class _Parts:
         self.units = units
 
     def add(self, level: list[Any]) -> list[Any]:
-        """Count a level; returns what is on the next one."""
+        """Count a level; returns the parts on the next level."""
         self.depth += 1
         below: list[Any] = []
         for item in level:
@@ -165,20 +166,20 @@ class _Parts:
 
 
 EXPLAINING = SchemaCost(Cost(node=20.0, character=0.1), 0)
-"""What it costs to say why a value does not fit: the library makes a copy of it."""
+"""The cost of explaining why a value does not match: the library copies the value."""
 
 
 def is_ordinary(number: float) -> bool:
-    """Whether a number is of a size for which the library's arithmetic is quick."""
+    """Whether the library's arithmetic is fast for a number of this size."""
     if type(number) is int:
         return -(2**53) <= number <= 2**53
     return number == 0 or 1e-9 <= abs(number) <= 1e15
 
 
 def schema_cost(schema: Any, resolve: Callable[[str], Any], per_character: float) -> SchemaCost:
-    """What a schema costs; ValueError if its references multiply it without bound.
+    """The cost of a schema; raises ValueError if its references multiply it without bound.
 
-    ``per_character``: what one of its patterns costs.
+    ``per_character``: the cost of one of its patterns.
     """
     try:
         unfolding = _Unfolding(resolve, per_character)
@@ -187,12 +188,12 @@ def schema_cost(schema: Any, resolve: Callable[[str], Any], per_character: float
         raise ValueError("the chain of references is too long") from None
     if extent.size > MAX_UNFOLDED:
         raise ValueError("the references expand to too many subschemas: nest fewer references")
-    # A schema that refers to itself may be asked about a part by way of every level above it.
+    # A recursive schema may be applied to a part through every level above it.
     return SchemaCost(extent.total.times(2) if extent.back else extent.anywhere, extent.back)
 
 
 class _Unfolding:
-    """Measures a schema with each reference replaced by its target, but for those that lead back."""
+    """Measures a schema with each reference replaced by its target, except recursive ones."""
 
     def __init__(self, resolve: Callable[[str], Any], per_character: float) -> None:
         self._resolve = resolve
@@ -210,14 +211,14 @@ class _Unfolding:
             self._open.add(key)
             own = self._own(schema)
             parts = reduce(_Extent.plus, self._parts(schema), _leaf(own))
-            if not _UNEVALUATED.isdisjoint(schema):  # what was evaluated is found out by evaluating it again
+            if not _UNEVALUATED.isdisjoint(schema):  # the library evaluates the schema again for this
                 parts = parts._replace(total=parts.total.times(2), here=parts.here.times(2), below=parts.below.times(2))
             self._known[key] = parts
             self._open.discard(key)
         return self._known[key]
 
     def _own(self, schema: dict[str, Any]) -> Cost:
-        """What the keywords of a schema cost without those of its subschemas."""
+        """The cost of a schema's keywords without its subschemas."""
         cost = Cost(node=1)
         for keyword, said in schema.items():
             cost = cost.plus(_keyword_cost(keyword, said, self._per_character))
@@ -260,7 +261,7 @@ def _sum(costs: Iterable[Cost]) -> Cost:
 
 
 def _of_names(extent: _Extent) -> _Extent:
-    """What is asked about names is asked once a field, and about their characters."""
+    """A schema for names is applied once to each field, and to the characters of its name."""
     cost = Cost(field=extent.total.node, character=extent.total.character)
     return _Extent(size=extent.size, total=cost, here=cost, back_here=extent.back_here)
 
@@ -285,7 +286,7 @@ def _keyword_cost(keyword: str, said: Any, per_character: float) -> Cost:
 
 
 def _entries(said: Any) -> int:
-    """Names, and names that these ask for."""
+    """The number of names, plus the names that these require."""
     listed = [item for item in said.values() if isinstance(item, list)] if isinstance(said, dict) else []
     return len(said) + sum(map(len, listed)) if isinstance(said, dict | list) else 0
 

@@ -1,4 +1,4 @@
-"""What a JSON Schema is made of: where its subschemas stand, what its references lead to, and what data they hold."""
+"""The structure of a JSON Schema: its subschemas, the targets of its references, and which keywords hold data."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from urllib.parse import unquote
 
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 DATA = frozenset({"const", "enum", "default", "examples", "required", "dependentRequired", "type"})
-"""Keywords whose value is data: nothing in it is a schema."""
+"""Keywords whose value is data and contains no schema."""
 NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
 """Keywords whose value has a schema under each name."""
 
-_WHOLE_ONLY = frozenset({"$schema", "$id", "id"})  # they change what references in them mean
+_WHOLE_ONLY = frozenset({"$schema", "$id", "id"})  # they change what references inside mean
 _MAX_PATTERNS = 100
 _MAX_PLACE = 200
 
@@ -36,7 +36,7 @@ def subschemas(node: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any
 
 
 class References:
-    """The references of a schema. ValueError for one that leads outside, and for more patterns than may be compiled."""
+    """The references of a schema. Raises ValueError for a reference to another document, and for too many patterns."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -62,7 +62,7 @@ class References:
                 self._anchors[f"#{node[keyword]}"] = node
 
     def target(self, reference: str) -> Any:
-        """What a reference leads to; True, which asks nothing, for nothing: the library will complain."""
+        """The target of a reference; True, which accepts any value, if it has none: the library will report that."""
         if reference in self._anchors:
             return self._anchors[reference]
         node = self._schema
@@ -78,7 +78,7 @@ class References:
 
 
 def pointer(path: Any) -> str:
-    """A place as text, not too long."""
+    """A place as text, shortened if it is long."""
     place = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
     place = place if len(place) <= _MAX_PLACE else place[:_MAX_PLACE] + "..."
     return place or "the value"

@@ -1,9 +1,8 @@
-"""What is wrong with a value: the words for what JSON Schema says. Nothing of the value is among them.
+"""Describes why a value does not match its JSON Schema. A description holds nothing of the value.
 
-The library says of a value that fits none of several alternatives why each of them did not fit, and of each of their
-own alternatives again. That takes a time and a memory that nothing bounds. So the schema that is asked for the reason
-is another one, which wants the same, but whose alternatives stand behind a double negation: there only their outcome
-counts.
+For a value that matches none of several alternatives, the library explains why each of them did not match, and does so
+recursively, which takes unbounded time and memory. So explanations are made with an equivalent schema whose
+alternatives stand inside a double negation: of these the library reports only the result.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ _OUTCOMES = {"anyOf": ("anyOf",), "oneOf": (_NONE_OF_ONE, "oneOf")}
 
 
 def explained(schema: Any) -> Any:
-    """A schema that refuses the same values, and says so of alternatives in one word.
+    """An equivalent schema, for which the library reports alternatives with a single error.
 
-    What a double negation has evaluated does not count as evaluated: a schema that asks for that cannot be rewritten.
+    Inside a double negation nothing counts as evaluated, so a schema with ``unevaluated...`` keywords cannot be
+    rewritten.
     """
     if isinstance(schema, list):
         return [explained(item) for item in schema]
@@ -41,7 +41,7 @@ def explained(schema: Any) -> Any:
 
 
 def _outcome(name: str, alternatives: list[Any]) -> dict[str, Any]:
-    """Asks how many of the alternatives fit. The name says what it means if they are not as many as they must be."""
+    """Counts the matching alternatives. The name tells what a wrong number of them means."""
     return {"not": {"not": {"$comment": name, "oneOf" if name == "oneOf" else "anyOf": alternatives}}}
 
 
@@ -61,7 +61,7 @@ _REASONS: dict[str, str] = {
     "unevaluatedProperties": "has a field that the schema does not allow",
     "uniqueItems": "has the same element twice",
 }
-# These texts are completed with what the schema says; nothing of the value is among it.
+# These texts are completed with values of the schema, never of the checked value.
 _LIMITS: dict[str, str] = {
     "exclusiveMaximum": "must be less than {limit}",
     "exclusiveMinimum": "must be more than {limit}",
@@ -87,7 +87,7 @@ def problem_of(error: Any) -> str:
 
 def _reason(error: Any) -> str:
     kind = error.kind
-    if kind.name == "falseSchema":  # which keyword says so is more telling, if there is one
+    if kind.name == "falseSchema":  # its keyword, if there is one, says more
         return _REASONS.get(str(error.schema_path[-1]) if error.schema_path else "", _REASONS["falseSchema"])
     if kind.name == "type":
         return f"must be of type {' or '.join(kind.types)}"
@@ -99,7 +99,7 @@ def _reason(error: Any) -> str:
 
 
 def _outcome_of(negated: Any) -> str:
-    """Which alternatives stand behind a double negation, or that it is a plain one."""
+    """The kind of alternatives inside a double negation, or that it is an ordinary one."""
     inner = negated.get("not") if isinstance(negated, dict) else None
     name = inner.get("$comment") if isinstance(inner, dict) else None
     return name if name in ("anyOf", "oneOf", _NONE_OF_ONE) else "not"

@@ -1,8 +1,8 @@
-"""JSON Schema for the values of attributes.
+"""Compiles JSON Schemas and checks the values of attributes against them.
 
-Nothing is ever fetched: a schema may refer to itself only. Compiling ends soon, whatever the schema is. Checking may
-take long, and cannot be interrupted: ``bound`` says what is surely short, and what is not is checked in a process that
-can be given up (domain/steps/checks.py). What is said about a value names the place in it, and never holds the value.
+No schema is ever fetched: references may only lead to the same schema. Compiling is always fast. Checking may be slow
+and cannot be interrupted: ``bound`` tells which checks are certain to be fast; all others are made in a process that
+can be killed (domain/steps/checks.py). Descriptions of problems name the place in the value, and never hold the value.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMA_DEPTH = 64
 
-_PATTERN_BYTES = 256 * 1024  # compiled; large ones take long to compile, and to match
+_PATTERN_BYTES = 256 * 1024  # compiled; large ones are slow to compile and to match
 _PATTERN_SIZES = (1024, 4 * 1024, 16 * 1024, 64 * 1024, _PATTERN_BYTES)
-_UNITS_PER_BYTE = 0.75 / 1024  # what a character costs for each byte of the compiled pattern, if all of it is in use
-_KEPT = 4_096  # compiled schemas
-_NO_JSON = (ValueError, TypeError, OverflowError)  # also text that is no Unicode
+_UNITS_PER_BYTE = 0.75 / 1024  # cost of a character for each byte of the compiled pattern, in the worst case
+_KEPT = 4_096  # number of cached compiled schemas
+_NO_JSON = (ValueError, TypeError, OverflowError)  # also for text that is not valid Unicode
 _UNEVALUATED = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 
 
@@ -39,7 +39,7 @@ class ValueSchema:
 
     @classmethod
     def compile(cls, schema: Any) -> Self:
-        """Check and compile; ValueError says what is wrong with the schema, and where."""
+        """Check and compile; raises ValueError with what is wrong with the schema, and where."""
         if not isinstance(schema, dict | bool):
             raise ValueError("a JSON Schema must be an object, true or false")  # noqa: TRY004 - it came over the wire
         _check_size(schema)
@@ -48,18 +48,18 @@ class ValueSchema:
         return cls(schema, _validator(schema), cost)
 
     def bound(self, value: Any, enough: float) -> float:
-        """Units (of 100 ns) that ``fits`` takes at most; once they are more than enough, any number that is more."""
+        """An upper bound for ``fits``, in units of 100 ns; above ``enough``, any larger number."""
         return self._cost.bound(value, enough)
 
     def fits(self, value: Any) -> bool:
-        """Whether there is no problem; to say which one takes longer, for a large value much longer."""
+        """Whether the value matches. Finding out why it does not takes longer, for a large value much longer."""
         try:
             return _depth(value) <= MAX_DEPTH and bool(self._validator.is_valid(value))
         except _NO_JSON:
             return False
 
     def problem(self, value: Any) -> str | None:
-        """None if the value fits, else what is wrong and where, without the value."""
+        """None if the value matches, else what is wrong and where, without the value."""
         if _depth(value) > MAX_DEPTH:
             return f"is nested too deeply: {MAX_DEPTH} levels are allowed"
         try:
@@ -78,8 +78,8 @@ class ValueSchema:
 
     @functools.cached_property
     def _explaining(self) -> jsonschema_rs.Validator | None:
-        """Says what is wrong, in about the time that it takes to see that something is; None: nothing does."""
-        if self._cost.back > 1:  # the library remembers outcomes, but not reasons
+        """A validator that explains mismatches about as fast as it finds them; None: there is none for this schema."""
+        if self._cost.back > 1:  # the library caches results, but not reasons
             return None
         rewritten = explained(self._schema)
         if rewritten == self._schema:
@@ -88,7 +88,7 @@ class ValueSchema:
             return None
         try:
             return _validator(rewritten)
-        except ValueError:  # something refers to an alternative by its place
+        except ValueError:  # a reference leads to an alternative by its place
             return None
 
 
@@ -98,16 +98,16 @@ def _compiled(text: str) -> ValueSchema:
 
 
 def compiled(schema: Any) -> ValueSchema:
-    """The same schema compiled once, as often as definitions with it are read."""
+    """The compiled schema, from a cache: definitions with the same schema are loaded often."""
     try:
         text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
     except (ValueError, TypeError, RecursionError):
-        return ValueSchema.compile(schema)  # which says what is wrong with it
+        return ValueSchema.compile(schema)  # raises with what is wrong
     return _compiled(text)
 
 
 def schema_problem(schema: ValueSchema, value: Any, *, each: bool) -> str | None:
-    """How a value does not fit a schema, or one of its elements; None: it fits."""
+    """Why a value, or one of its elements, does not match a schema; None: it matches."""
     for place, element in enumerate(value if each else [value]):
         problem = schema.problem(element)
         if problem:
@@ -132,7 +132,7 @@ def _validator(schema: Any, pattern_bytes: int = _PATTERN_BYTES) -> jsonschema_r
             pattern_options=library.RegexOptions(size_limit=pattern_bytes, dfa_size_limit=_PATTERN_BYTES),
         )
     except library.ValidationError as error:
-        reason = f"is not a valid JSON Schema: {str(error.message)[:300]}"  # the schema is no secret, but may be long
+        reason = f"is not a valid JSON Schema: {str(error.message)[:300]}"  # the schema is not secret, but may be long
         raise ValueError(f"{pointer(error.instance_path)}: {reason}") from None
     except (library.ReferencingError, ValueError) as error:
         raise ValueError(f"is not a valid JSON Schema: {error}") from None
@@ -140,7 +140,7 @@ def _validator(schema: Any, pattern_bytes: int = _PATTERN_BYTES) -> jsonschema_r
 
 
 def _pattern_cost(patterns: list[str]) -> float:
-    """What a character costs, by how large the largest of the patterns is when it is compiled."""
+    """The cost of a character, by the compiled size of the largest pattern."""
     if not patterns:
         return 0.0
     probe = {"allOf": [{"pattern": pattern} for pattern in patterns]}
@@ -165,7 +165,7 @@ def _check_size(schema: Any) -> None:
 
 
 def _depth(value: Any) -> int:
-    """How deep a value is nested; one more than MAX_DEPTH stands for anything deeper, circles included."""
+    """The nesting depth of a value; MAX_DEPTH + 1 stands for anything deeper, including cycles."""
     depth, level = 0, [value]
     while level and depth <= MAX_DEPTH:
         below: list[Any] = []

@@ -1,7 +1,7 @@
-"""Subscriptions: who is told of which events, where, and what is still to be told.
+"""Subscriptions and deliveries: which events are sent to which URL, and the messages that are still to be sent.
 
-Events have the names of the journal with a dot for the first underscore. What people decided is one name,
-``approval.decided``, and an approval that nobody can give any more, because its work has ended, has one of its own.
+Events have the names of the journal with a dot in place of the first underscore. All decisions on an approval have one
+name, ``approval.decided``; an approval that became void because its work has ended has another.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ SUBSCRIPTION_ID_PATTERN = STEP_ID_PATTERN
 
 DECIDED = "approval.decided"
 VOID = "approval.void"
+RECONCILIATION_NEEDED = "work.reconciliation_needed"
 TEST = "test"
-"""What ``POST .../test`` sends. Nobody subscribes to it."""
+"""The event that ``POST .../test`` sends. It cannot be subscribed to."""
 
 NAME_OF: dict[EventType, str] = {
     **{event_type: event_type.value.replace("_", ".", 1) for event_type in EventType},
     EventType.APPROVAL_APPROVED: DECIDED,
     EventType.APPROVAL_REJECTED: DECIDED,
 }
-NAMES = frozenset(NAME_OF.values()) | {VOID}
-"""Everything that can be subscribed to."""
+NAMES = frozenset(NAME_OF.values()) | {VOID, RECONCILIATION_NEEDED}
+"""All events that can be subscribed to."""
 
 
 def names_of(pattern: str) -> frozenset[str]:
-    """The events that a name or a glob such as ``flow.*`` stands for; ValueError if there are none."""
+    """The events that a name or a glob such as ``flow.*`` matches; raises ValueError if there are none."""
     if is_glob(pattern):
         matches = compile_glob(pattern)
         found = frozenset(name for name in NAMES if matches(name))
@@ -57,11 +58,11 @@ EventPattern = Annotated[str, Field(min_length=1, max_length=64), AfterValidator
 
 
 class SubscriptionMatch(Definition):
-    """Which events, of those that are named: everything that is given must fit."""
+    """Filters the named events: every given field must match."""
 
     flow_labels: dict[LabelKey, LabelText] = Field(default_factory=dict, max_length=32)
     step_id: Glob | None = None
-    """An event that is about no step does not fit."""
+    """An event without a step does not match."""
 
 
 class SubscriptionDefinition(Definition):
@@ -82,7 +83,7 @@ class SubscriptionDefinition(Definition):
 
     @cached_property
     def steps(self) -> Callable[[str], bool] | None:
-        """Which steps it is about; None: all of them, and what is about none."""
+        """Matches step ids; None: all events match, also those without a step."""
         return None if self.match.step_id is None else compile_glob(self.match.step_id)
 
     def fits_step(self, step_id: str | None) -> bool:
@@ -94,36 +95,36 @@ class SubscriptionDefinition(Definition):
 
 @dataclass(frozen=True)
 class Subscription:
-    """As the store keeps it."""
+    """A subscription as it is stored."""
 
     subscription_id: str
     definition: SubscriptionDefinition
     note: str | None
-    """Why it is disabled, where the engine did it."""
+    """Why it is disabled, if the engine disabled it."""
     created_at: int
     updated_at: int
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """One message to one subscriber: durable until it was taken, or given up (``due_at`` None)."""
+    """One message to one subscriber: kept until it was delivered or given up (``due_at`` None)."""
 
     delivery_id: str
     subscription_id: str
     flow_id: str
-    """Empty: it is about none."""
+    """Empty: the event belongs to no flow."""
     type: str
     body: str
-    """JSON text, as it is sent: its signature is made over these very bytes."""
+    """JSON text, exactly as it is sent: the signature covers these bytes."""
     attempt: int
-    """How often it was tried."""
+    """The number of attempts so far."""
     due_at: int | None
     note: str | None
     created_at: int
 
 
 Audience = Mapping[str, tuple[Subscription, ...]]
-"""Who is told of what, by the names of events. Who is disabled is told nothing."""
+"""The enabled subscriptions by the names of their events."""
 
 
 def audience_of(subscriptions: Mapping[str, Subscription]) -> Audience:

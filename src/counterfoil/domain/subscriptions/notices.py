@@ -1,7 +1,7 @@
-"""What subscribers are told: small messages with ids, the facts that a reader needs, and where the rest is to be read.
+"""The messages to subscribers: small, with ids, the most important facts, and the path to read the rest from.
 
-The number of an event in the journal (``seq``) is not in them: it is drawn when the event is written, and the message
-is written with it.
+They do not hold the number of the event in the journal (``seq``): it is assigned when the event is written, and the
+message is written together with it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,29 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from counterfoil.domain.effects.policies import UNKNOWN_HOLDS
 from counterfoil.domain.journal.event_types import APPROVAL_STATUS_OF, Event, EventType
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.records import Approval
 from counterfoil.domain.states import ApprovalStatus
-from counterfoil.domain.subscriptions.definitions import NAME_OF, NAMES, TEST, VOID, Audience, Delivery, Subscription
+from counterfoil.domain.subscriptions.definitions import (
+    NAME_OF,
+    NAMES,
+    RECONCILIATION_NEEDED,
+    TEST,
+    VOID,
+    Audience,
+    Delivery,
+    Subscription,
+)
 from counterfoil.domain.time import rfc3339
 
+BEGINS_HOLD = frozenset({EventType.WORK_NOT_COMPLETED, EventType.DEDUP_UNKNOWN})
+"""Events by which a work item may come into the reconciliation queue."""
 MOST_ARGUMENTS = 16 * 1024
-"""Bytes of arguments that a message carries; what is larger is to be read from the API."""
+"""The most bytes of arguments in a message; larger arguments must be read from the API."""
 MOST_TEXT = 2_000
-"""Characters of a text in a message."""
+"""The most characters of a text in a message."""
 
 FACTS = (
     "goals",
@@ -45,34 +57,41 @@ FACTS = (
     "decision",
     "cached",
     "by",
+    "hold",
+    "cause",
+    "outcome",
+    "state",
+    "dedup_of",
 )
-"""What a message takes over from the data of its event. What a flow carries (init, arguments, results) is not among it,
-nor is anything that lets somebody act."""
+"""The fields that a message copies from the data of its event. Payloads of the flow (init, arguments, results) are not
+among them, nor is any credential."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to tell, and what it is matched by."""
+    """An event to report, and the fields that subscriptions filter by."""
 
     name: str
     at: int
     flow_id: str
     step_id: str | None
     data: Callable[[], dict[str, Any]]
-    """Made only when somebody is told."""
+    """Called only if a subscription matches."""
 
 
 def notices_of(
     events: Iterable[Event], approvals: Mapping[str, Approval | None], wanted: Container[str] = NAMES
 ) -> Iterator[Notice]:
-    """What there is to tell of a batch: its events, and the approvals that these made void.
+    """The notices of a batch: one for each of its events, and for each approval that these made void.
 
-    ``approvals``: those that the batch has changed, as it leaves them. ``wanted``: names; the others are left out.
+    ``approvals``: those that the batch has changed, in their new state. ``wanted``: the names to include.
     """
     for event in events:
         name = NAME_OF[event.type]
         if name in wanted and event.journaled:
             yield Notice(name, event.at, event.flow_id, event.step_id, partial(_told, event, approvals))
+        if RECONCILIATION_NEEDED in wanted and event.data.get("hold") in UNKNOWN_HOLDS and event.type in BEGINS_HOLD:
+            yield Notice(RECONCILIATION_NEEDED, event.at, event.flow_id, event.step_id, partial(_unsettled, event))
     for approval in approvals.values() if VOID in wanted else ():
         if approval is not None and approval.status is ApprovalStatus.VOID:
             data = partial(_of_approval, approval, "void")
@@ -82,7 +101,7 @@ def notices_of(
 def addressed(
     notices: Iterable[Notice], audience: Audience, labels: Mapping[str, Mapping[str, str]]
 ) -> Iterator[tuple[Notice, Subscription]]:
-    """Who is told what. ``labels``: of flows, as far as they matter."""
+    """Each notice with each subscription that it matches. ``labels``: of the flows for which they matter."""
     for notice in notices:
         for subscription in audience.get(notice.name, ()):
             definition = subscription.definition
@@ -91,7 +110,7 @@ def addressed(
 
 
 def filtered_by_labels(notices: Iterable[Notice], audience: Audience) -> set[str]:
-    """The flows whose labels decide on who is told."""
+    """The flows whose labels a subscription filters by."""
     return {
         notice.flow_id
         for notice in notices
@@ -124,13 +143,13 @@ def deliveries_of(
     new_id: Callable[[], str],
     now: int,
 ) -> Iterator[Delivery]:
-    """What subscribers are told of a batch: a delivery for each notice and each subscription that it fits."""
+    """The deliveries of a batch: one for each notice and each subscription that it matches."""
     for notice, subscription in addressed(notices_of(events, approvals, audience), audience, labels):
         yield delivery(notice, subscription.subscription_id, f"msg_{new_id()}", now)
 
 
 def trial(subscription_id: str, delivery_id: str, now: int) -> Delivery:
-    """A message that tells of nothing."""
+    """The message of a test delivery."""
     notice = Notice(TEST, now, "", None, lambda: {"subscription_id": subscription_id})
     return delivery(notice, subscription_id, delivery_id, now)
 
@@ -153,6 +172,11 @@ def _told(event: Event, approvals: Mapping[str, Approval | None]) -> dict[str, A
     if "approval_id" in event.data:
         told["approval_id"] = event.data["approval_id"]
     return told
+
+
+def _unsettled(event: Event) -> dict[str, Any]:
+    """What an operator must know to settle an outcome, and where the queue shows the rest."""
+    return {**_told(event, {}), "path": f"/api/v1/reconciliations/{event.work_id}"}
 
 
 def _ids(event: Event) -> dict[str, Any]:
@@ -179,7 +203,7 @@ def _requested(event: Event) -> dict[str, Any]:
 
 
 def _reviewed(event: Event, approval: Approval) -> dict[str, Any]:
-    """``outcome``: what the approval is now; None: others must agree as well."""
+    """``outcome``: the new state of the approval; None: more approvals are needed."""
     outcome = APPROVAL_STATUS_OF.get(event.type)
     told = _of_approval(approval, None if outcome is None else outcome.value)
     if "review" in event.data:
@@ -214,7 +238,7 @@ def _arguments(arguments: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _error(error: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The code and what it says: what lies behind it may be long."""
+    """Only the code and the message of an error: its cause may be long."""
     if error is None:
         return None
     return {name: _readable(name, error[name]) for name in ("code", "message") if name in error}

@@ -1,4 +1,4 @@
-"""How many more dispatches may begin: what a batch asks before it claims work."""
+"""Dispatch capacity: the interface that a batch asks for room before it claims work."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from typing import Protocol
 
 
 class Capacity(Protocol):
-    """How many more dispatches may begin now. A batch has its own; what it takes is gone for its other commands."""
+    """How many more dispatches may begin now, for one batch: its commands share the capacity."""
 
     def take(self, lane: str) -> bool:
-        """A place for work that has waited for its turn."""
+        """Take a place for work that has waited for dispatch; False: there is no room."""
         ...
 
     def take_at_once(self, lane: str) -> bool:
-        """A place for work that was made just now; none while others wait in its lane."""
+        """Take a place for work that was just created; False: there is no room, or other work of its lane waits."""
         ...
 
     def note_full(self, lane: str) -> None:
-        """The step of this lane has as many items out as the lane may have."""
+        """Note that the lane has as many active items as its step's ``parallelism`` allows."""
         ...
 
     def note_rest(self, lane: str, version: str, until: int) -> None:
-        """The step of this lane was sent as often as this version of it may be, until then."""
+        """Note that the rate limit of this version of the lane's step is used up until then."""
         ...
 
     def retract(self) -> None:
-        """The batch came to nothing: what was noted in it may be untrue."""
+        """The batch was rolled back: forget what it noted, which may be wrong."""
         ...
 
     def give_back(self) -> None:
-        """The batch is over: what it took is free again, until what it has claimed is really sent."""
+        """Release the places that the ended batch took. Work that it claimed takes its place when it is sent."""
         ...
 
 

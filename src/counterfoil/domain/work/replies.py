@@ -1,6 +1,6 @@
-"""What the answer of an endpoint means: the table of the wire contract, as one pure function.
+"""Classifies the response of an endpoint: the table of the HTTP contract, as one pure function.
 
-The transport says what happened on the wire (a ``Reply``), this module what it means for the work item.
+The transport tells what happened on the network (a ``Reply``), this module what it means for the work item.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from counterfoil.domain.effects.policies import Cause
 from counterfoil.domain.jsontext import JsonError, accept_json
 from counterfoil.domain.work.results import StepResult
 
 RETRIED_STATUSES = frozenset({408, 425, 429})
-"""The 4xx statuses that say not now rather than no."""
+"""The 4xx statuses after which the attempt is retried."""
+NOT_TAKEN_STATUSES = frozenset({425, 429, 503})
+"""Statuses by which an endpoint says that it did not take the work. 408 and other 5xx may hide an effect."""
 
 
 class SendOutcome(StrEnum):
-    """What is known about a request: answered, provably never arrived, or perhaps arrived."""
+    """What is known about a request: it was answered, was provably not delivered, or may have been delivered."""
 
     ANSWERED = "answered"
     NOT_DELIVERED = "not_delivered"
@@ -27,7 +30,7 @@ class SendOutcome(StrEnum):
 
 
 class ReplyCode(StrEnum):
-    """Why a dispatch did not end with an acknowledgement or a result."""
+    """Why a dispatch ended without an acknowledgement or a result."""
 
     ENDPOINT_UNAVAILABLE = "ENDPOINT_UNAVAILABLE"
     ENDPOINT_REJECTED = "ENDPOINT_REJECTED"
@@ -45,7 +48,7 @@ class Reply:
     """One exchange as the transport saw it. ``status`` is set exactly when ``delivery`` is answered.
 
     ``permanent``: it was not sent, and trying again cannot help (``denied``: because the egress rules forbid it).
-    ``lack``: what this machine lacked, for which it was not sent; that is no attempt at all.
+    ``lack``: the resource that this machine lacked, so that it was not sent; that does not count as an attempt.
     ``error`` is for people; it repeats neither the URL nor anything that was sent or received.
     """
 
@@ -58,35 +61,43 @@ class Reply:
     denied: bool = False
     permanent: bool = False
     lack: str | None = None
+    timed_out: bool = False
+    """No complete answer arrived in time, as opposed to a connection that broke."""
+    cause: Cause | None = None
+    """Why the outcome is unknown, where that is not the network's doing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The endpoint took the work: its result comes by webhook. ``note``: what was odd about the answer."""
+    """The endpoint accepted the work: its result comes by webhook. ``note``: what was unexpected in the response."""
 
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The answer is a result: a success, a failure, or the attempt given back."""
+    """The response is a result: success, failure, or not completed."""
 
     result: StepResult
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptNotCompleted:
-    """The attempt is over without an outcome, and may be made again."""
+    """The attempt is over without an outcome. Whether it may be made again is for the effect policy to say.
+
+    ``cause``: why it may have had an effect all the same; None: it surely had none.
+    """
 
     code: ReplyCode
     message: str
     delivery: SendOutcome
     retry_after_ms: int | None = None
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """The engine itself could not send it: the attempt was never made, and does not count."""
+    """The engine itself could not send the attempt: it was not made, and does not count."""
 
     code: ReplyCode
     message: str
@@ -94,7 +105,7 @@ class NotSent:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The answer rules out that the work was or will be done."""
+    """The response rules out that the work was or will be done."""
 
     code: ReplyCode
     message: str
@@ -107,7 +118,7 @@ _SUCCEEDED = Reported(StepResult(success=True))
 
 
 def classify(reply: Reply, kind: Literal["async", "sync"]) -> Outcome:
-    """What the reply means for a work item of this kind of step."""
+    """What the reply means for a work item of a step of this kind."""
     status = reply.status
     if reply.delivery is not SendOutcome.ANSWERED or status is None:
         return _unanswered(reply)
@@ -115,7 +126,9 @@ def classify(reply: Reply, kind: Literal["async", "sync"]) -> Outcome:
         return _async_answer(reply) if kind == "async" else _sync_answer(reply)
     message = f"the endpoint answered {status}"
     if 500 <= status < 600 or status in RETRIED_STATUSES:
-        return AttemptNotCompleted(ReplyCode.ENDPOINT_UNAVAILABLE, message, SendOutcome.ANSWERED, reply.retry_after_ms)
+        cause = None if status in NOT_TAKEN_STATUSES else Cause.SERVER_ERROR
+        code, answered = ReplyCode.ENDPOINT_UNAVAILABLE, SendOutcome.ANSWERED
+        return AttemptNotCompleted(code, message, answered, reply.retry_after_ms, cause)
     if 300 <= status < 400:
         return Failed(ReplyCode.ENDPOINT_REDIRECT, f"{message}, and redirects are not followed")
     if 400 <= status < 500:
@@ -132,11 +145,12 @@ def _unanswered(reply: Reply) -> Outcome:
         return NotSent(ReplyCode.NOT_SENT, reply.error)
     if reply.delivery is SendOutcome.NOT_DELIVERED:
         return AttemptNotCompleted(ReplyCode.NOT_DELIVERED, reply.error, SendOutcome.NOT_DELIVERED)
-    return AttemptNotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, SendOutcome.UNKNOWN)
+    cause = reply.cause or (Cause.ACK_TIMEOUT if reply.timed_out else Cause.CONNECTION_LOST)
+    return AttemptNotCompleted(ReplyCode.UNKNOWN_OUTCOME, reply.error, SendOutcome.UNKNOWN, cause=cause)
 
 
 def _async_answer(reply: Reply) -> Outcome:
-    """A success in the answer is only an acknowledgement: the outcome of an async step comes by webhook."""
+    """A success in the response is only an acknowledgement: the outcome of an async step comes by webhook."""
     if not reply.body or reply.body.isspace():
         return _ACKNOWLEDGED
     result = _step_result(reply)

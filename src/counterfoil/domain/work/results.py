@@ -1,4 +1,4 @@
-"""What workers report: the StepResult and the heartbeat, as they come over the wire."""
+"""The reports of workers, as they are on the wire: the StepResult and the heartbeat."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from counterfoil.domain.canonical import same_json
 
 MAX_ERROR = 10_000
 MAX_MESSAGE = 1_000
-"""Characters that are kept of a result's error and of a heartbeat's message: a report is no place for logs."""
+"""The most characters that are kept of a result's error and of a heartbeat's message; longer texts belong in a log."""
 
 
 def cut(text: str, limit: int) -> str:
-    """The text if it is short enough, else its beginning with a mark that says how much is left out."""
+    """The text if it is short enough, else its beginning and a mark with its full length."""
     if len(text) <= limit:
         return text
     mark = f"… [cut: {len(text)} characters]"
@@ -35,16 +35,16 @@ class StepResult(BaseModel):
 
     @property
     def not_completed(self) -> bool:
-        """The worker gives the attempt back: neither a success nor a final failure."""
+        """Whether the worker returned the attempt: neither a success nor a final failure."""
         return not self.success and bool(self.retriable)
 
     def reported(self) -> dict[str, Any]:
-        """What counts when two results are compared; absent and empty are the same."""
+        """The fields that count when two results are compared; absent and empty are the same."""
         return {"success": self.success, "outputs": self.outputs or {}, "error": self.error}
 
 
 class Heartbeat(BaseModel):
-    """A sign of life, with how far the work has come."""
+    """A report that the work continues, with its progress."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
@@ -52,7 +52,7 @@ class Heartbeat(BaseModel):
     message: (
         Annotated[StrictStr, Field(pattern=r"^[^\x00]*$"), AfterValidator(lambda text: cut(text, MAX_MESSAGE))] | None
     ) = None
-    """Text without the character NUL, which not every database can hold."""
+    """Text without NUL characters, which not every database can store."""
 
 
 def same_result(recorded: dict[str, Any] | None, again: StepResult) -> bool | None:

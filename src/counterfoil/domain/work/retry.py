@@ -1,11 +1,11 @@
-"""When to try again: backoff with a cap and jitter, the other side's own wish, and how often at all."""
+"""When to try again: backoff with a cap and jitter, ``Retry-After``, and the maximum number of attempts."""
 
 from __future__ import annotations
 
 from counterfoil.domain.steps.definitions import WorkDefaults
 
 _ENOUGH_DOUBLINGS = 64
-"""One millisecond doubled so often is longer than any cap: more would only make the number longer."""
+"""One millisecond doubled this often exceeds any cap."""
 
 
 def backoff_ms(
@@ -14,7 +14,8 @@ def backoff_ms(
     """How long to wait before a retry (the first one has number 1).
 
     The cap comes before the jitter, so that capped delays are spread as well; ``draw`` (at least 0, below 1) picks
-    evenly from half of the delay to all of it. A longer wish of the other side wins, up to its own limit.
+    evenly from half of the delay to all of it. A longer delay that the worker asked for is used instead, up to its own
+    limit.
     """
     if work.backoff_type == "exponential":
         delay = work.init_backoff_ms << min(retry_number - 1, _ENOUGH_DOUBLINGS)

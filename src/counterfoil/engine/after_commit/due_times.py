@@ -31,6 +31,8 @@ class DueTimes:
                 at(SweepName.SCHEDULES, schedule.next_at)
         if changes.calls or changes.deliveries:
             self._note_messages(changes)
+        if changes.reconciliations or changes.dedup:
+            self._note_effects(changes)
 
     def _note_messages(self, changes: Changes) -> None:
         at = self._wakeups.at
@@ -40,3 +42,14 @@ class DueTimes:
         for delivery in changes.deliveries.values():
             if delivery is not None and delivery.due_at is not None:
                 at(SweepName.DELIVERIES, delivery.due_at)
+
+    def _note_effects(self, changes: Changes) -> None:
+        at = self._wakeups.at
+        for record in changes.reconciliations.values():
+            if record is not None and record.due_at is not None:
+                at(SweepName.PROBES, record.due_at)
+        for key in changes.dedup.values():
+            if key is not None and key.wake_at is not None:
+                at(SweepName.DEDUP, key.wake_at)
+            if key is not None and key.expires_at is not None:
+                at(SweepName.FORGETTING, key.expires_at)

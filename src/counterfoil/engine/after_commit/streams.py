@@ -1,4 +1,4 @@
-"""Streams and long polls after a commit: readers of the flows that changed are woken."""
+"""Streams after a commit: those of flows with new events in the journal are woken."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 
 class Streams:
-    """Wakes readers; each reads the journal for itself."""
+    """Wakes streams; each reads the journal for itself. A commit without a new event, as of a heartbeat, wakes none."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
 
     def after_commit(self, unit: UnitOfWork, commit: GroupCommit) -> None:
         if self._feed.has_readers:
-            self._feed.ring(unit.changes.touched())
+            self._feed.ring(unit.changes.journaled())

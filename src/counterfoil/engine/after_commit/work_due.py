@@ -28,7 +28,7 @@ class WorkDue:
         back.update(changes.current)  # another definition may allow more
         self._room.make(back, changes.current)
         if self._peers.has_others:
-            self._peers.tell(changes.touched(), back, due=due_here)
+            self._peers.tell(changes.journaled(), back, due=due_here)
 
     def _note_due(self, changes: Changes) -> bool:
         """Wake the sweeps when committed work is due; returns whether some is by now, and was not claimed."""

@@ -67,7 +67,7 @@ class ReviewStep:
 
 @dataclass(slots=True)
 class ExpireApproval:
-    """No reviewer decided in time. Decided anew in its transaction: the first recorded decision wins."""
+    """No reviewer decided in time. Decided again in its transaction: the first recorded decision wins."""
 
     approval_id: str
     flow_id: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.cluster.peers import Peers
 from counterfoil.engine.queries.feed import Feed
+from counterfoil.engine.queries.results import Results
 from counterfoil.engine.wakeups import SweepName, Wakeups
 from counterfoil.engine.work.sending_room import SendingRoom
 from counterfoil.store.group_commit.batch_sizes import BatchSizer
@@ -14,11 +15,19 @@ class Membership:
     """Renews the lease. What other nodes committed shows here at the latest with the next renewal."""
 
     def __init__(
-        self, lease: Lease, peers: Peers, feed: Feed, wakeups: Wakeups, room: SendingRoom, sizer: BatchSizer
+        self,
+        lease: Lease,
+        peers: Peers,
+        feed: Feed,
+        results: Results,
+        wakeups: Wakeups,
+        room: SendingRoom,
+        sizer: BatchSizer,
     ) -> None:
         self._lease = lease
         self._peers = peers
         self._feed = feed
+        self._results = results
         self._wakeups = wakeups
         self._room = room
         self._sizer = sizer
@@ -34,7 +43,8 @@ class Membership:
         if lease.others and not had_others:
             self._peers.greet()
         self._room.look_again()
-        if had_others or lease.others:
+        if had_others or lease.others or lapsed:
             self._feed.ring_all()
+            self._results.look_again()
         if lapsed:
             self._wakeups.now(SweepName.REQUEUE)

@@ -13,7 +13,7 @@ from counterfoil.store.unit_of_work.unit import UnitOfWork
 
 @dataclass(slots=True)
 class LookAtFlow:
-    """Decided anew from the state in the transaction: a flow that was found due may no longer be."""
+    """Decided again from the state in the transaction: a flow that was found due may no longer be."""
 
     flow_id: str
 

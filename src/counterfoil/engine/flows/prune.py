@@ -1,4 +1,4 @@
-"""Pruning one flow that ended long ago: found by the retention sweep, decided anew in its transaction."""
+"""Prunes one flow that ended long ago: found by the retention sweep, and decided again in its transaction."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import cast
 
 from counterfoil.domain.gate import workflows
 from counterfoil.domain.gate.calls import WORKFLOW_STATUS, GateCall
+from counterfoil.domain.gate.checkpoints import resume_from
 from counterfoil.domain.gate.claims import prolong
 from counterfoil.domain.gate.completion import complete
 from counterfoil.domain.gate.decisions import ask
@@ -121,3 +122,22 @@ class ResumeWorkflow:
     def decide(self, unit: UnitOfWork, now: int) -> WorkflowEnded:
         workflows.resume(unit, self.flow_id)
         return {"workflow_id": self.flow_id, "status": "in_progress", "message": "Workflow resumed"}
+
+
+@dataclass(slots=True)
+class ResumeFromCheckpoint:
+    """``POST .../checkpoints/resume`` and ``.../checkpoints/{checkpoint_id}/resume``."""
+
+    flow_id: str
+    step_id: str
+    work_id: str
+    caller: str
+
+    def needs(self, needs: ReadSet) -> None:
+        needs.open_flows.add(self.flow_id)
+        needs.whole_flows.add(self.flow_id)
+        needs.gates.add(step_key(self.flow_id, self.step_id))
+
+    def decide(self, unit: UnitOfWork, now: int) -> tuple[int, bool]:
+        """How often the run was resumed from there, and whether the workflow was reopened."""
+        return resume_from(unit, self.flow_id, self.step_id, self.work_id, self.caller, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from counterfoil.domain.gate.calls import GateCall
 from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, ProlongClaim
 from counterfoil.domain.gate.workflows import Ending
+from counterfoil.domain.states import Decision
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.gate.commands import (
     AskGate,
@@ -12,13 +13,14 @@ from counterfoil.engine.gate.commands import (
     FinishWorkflow,
     Prolong,
     ReportStep,
+    ResumeFromCheckpoint,
     ResumeWorkflow,
 )
 from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.wire.gate import ClaimProlonged, GateAnswer
-from counterfoil.wire.workflows import WorkflowDocument, WorkflowEnded
+from counterfoil.wire.workflows import CheckpointResumed, WorkflowDocument, WorkflowEnded
 
 
 class Workflows:
@@ -53,3 +55,22 @@ class Workflows:
 
     async def resume(self, workflow_id: str) -> WorkflowEnded:
         return await self._commit.submit(ResumeWorkflow(workflow_id))
+
+    async def resume_from(self, workflow_id: str, checkpoint_id: int | None, caller: str) -> CheckpointResumed:
+        """Resume a run behind a completed step. ``checkpoint_id`` None: behind the last one that allows it."""
+        checkpoint, work_id = await self._queries.checkpoint(workflow_id, checkpoint_id)
+        step_id = checkpoint["step_id"]
+        count, reopened = await self._commit.submit(ResumeFromCheckpoint(workflow_id, step_id, work_id, caller))
+        message = "Workflow reopened: continue" if reopened else "Continue"
+        return {
+            "workflow_id": workflow_id,
+            "status": "in_progress",
+            "checkpoint_id": checkpoint["id"],
+            "resumed_from_checkpoint": step_id,
+            "resumed_from_index": checkpoint["step_index"],
+            "new_decision": Decision.ALLOW,
+            "decision_source": "cached",
+            "resume_count": count,
+            "reopened": reopened,
+            "message": f"{message} with the step that follows {step_id}",
+        }

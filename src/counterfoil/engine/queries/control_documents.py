@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 from counterfoil.domain.gate.calls import WORKFLOW_STATUS
-from counterfoil.domain.gate.decisions import told
+from counterfoil.domain.gate.checkpoints import is_resumable, resume_count
+from counterfoil.domain.gate.completion import METADATA
+from counterfoil.domain.gate.decisions import review_reason, told
 from counterfoil.domain.gate.retry_context import prior_completion_status
 from counterfoil.domain.jsontext import parse_json
 from counterfoil.domain.policies.controls import KeptPolicy
 from counterfoil.domain.records import Approval, Gate
-from counterfoil.domain.states import FlowStatus, WorkStatus
+from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, WorkStatus
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.engine.queries.documents import fragment
+from counterfoil.store.kinds.approvals import read_approval
 from counterfoil.store.kinds.gates import read_gate
 from counterfoil.store.protocol import Row
-from counterfoil.wire.approvals import ApprovalFields, ReviewDocument, StepReviewed
+from counterfoil.wire.approvals import ApprovalFields, PendingApproval, ReviewDocument, StepReviewed
 from counterfoil.wire.gate import ClaimDocument, RetryContext
 from counterfoil.wire.policies import MatchedPolicy, PolicyDocument, PolicyVersion
-from counterfoil.wire.workflows import WorkflowStep, WorkflowSummary
+from counterfoil.wire.workflows import CheckpointDocument, WorkflowStep, WorkflowSummary
+
+REVIEW_STATES = (ApprovalStatus.PENDING, ApprovalStatus.APPROVED, ApprovalStatus.REJECTED)
+"""The states of an approval that a step shows: clients of agents know no others."""
 
 
 def listed_workflow(row: Row) -> WorkflowSummary:
     """A workflow in a list: without its steps."""
-    _, flow_id, status, created_at, error, finished_at, metadata, labels, options = row
+    _, flow_id, status, created_at, error, finished_at, metadata, labels, options, *_ = row
     facts = parse_json(options)
     return {
         "workflow_id": flow_id,
@@ -43,10 +49,49 @@ def listed_workflow(row: Row) -> WorkflowSummary:
     }
 
 
+class GatedStep(NamedTuple):
+    """A row of ``get_gates``: the gate of a step, with what belongs to its work items and its approval."""
+
+    gate: Gate
+    work_status: str
+    deadline_at: int | None
+    attempt: int
+    error: str | None
+    approval_status: str | None
+    expires_at: int | None
+    reviews: str | None
+    completion: str | None
+    """The result of the last completion, if that has metadata."""
+    ordinal: int
+    """Of the last completion; of the present work item, if there is none."""
+
+    @classmethod
+    def of(cls, row: Row) -> GatedStep:
+        return cls(read_gate(row[:17]), *row[17:])
+
+    @property
+    def work_id(self) -> str:
+        """The work item that ``ordinal`` belongs to."""
+        return self.gate.completed_work_id or self.gate.work_id
+
+    @property
+    def last_review(self) -> dict[str, Any] | None:
+        reviews: list[dict[str, Any]] = parse_json(self.reviews) if self.reviews else []
+        return reviews[-1] if reviews else None
+
+    @property
+    def decision_reason(self) -> str | None:
+        reason: str | None = self.gate.facts.get("reason")
+        if self.approval_status is None or self.expires_at is None:
+            return reason
+        return review_reason(ApprovalStatus(self.approval_status), self.expires_at, self.last_review) or reason
+
+
 def gated_step(row: Row, index: int, now: int) -> WorkflowStep:
     """A step as the gate knows it, with the state of its work item."""
-    gate = read_gate(row[:17])
-    work_status, deadline_at, attempt, error, approval_status = row[17:]
+    step = GatedStep.of(row)
+    gate, work_status, deadline_at = step.gate, step.work_status, step.deadline_at
+    approved = step.last_review if step.approval_status == ApprovalStatus.APPROVED else None
     claim: ClaimDocument | None = None
     if gate.holder is not None and work_status == WorkStatus.ACTIVE and (deadline_at or 0) > now:
         claim = {"holder": gate.holder, "lease_expires_at": rfc3339(deadline_at)}
@@ -59,6 +104,7 @@ def gated_step(row: Row, index: int, now: int) -> WorkflowStep:
         "last_decision": gate.decision,
         "decision_id": gate.decision_id,
         "reason": gate.facts.get("reason"),
+        "decision_reason": step.decision_reason,
         "policies_matched": gate.facts.get("policies", []),
         "gate_count": gate.gate_count,
         "completion_count": gate.completion_count,
@@ -69,13 +115,59 @@ def gated_step(row: Row, index: int, now: int) -> WorkflowStep:
         "first_attempt_at": rfc3339(gate.first_at),
         "last_attempt_at": rfc3339(gate.last_at),
         "completed_at": optional_rfc3339(gate.completed_at),
+        "metadata": None if step.completion is None else parse_json(step.completion)[METADATA],
         "work_id": gate.work_id,
         "work_status": work_status,
-        "attempt": attempt,
-        "error": fragment(error),
+        "attempt": step.attempt,
+        "error": fragment(step.error),
         "claim": claim,
         "approval_id": gate.approval_id,
-        "approval_status": approval_status,
+        "approval_status": step.approval_status if step.approval_status in REVIEW_STATES else None,
+        "approved_by": None if approved is None else approved["by"],
+        "approved_at": None if approved is None else approved["at"],
+    }
+
+
+def checkpoint_documents(steps: list[GatedStep], status: FlowStatus, *, pruned: bool) -> list[CheckpointDocument]:
+    """The checkpoints of a workflow: its steps, and whether a run can be resumed from each."""
+    approvals = {step.approval_status for step in steps}
+    return [
+        {
+            "id": step.ordinal,
+            "workflow_id": step.gate.flow_id,
+            "step_id": step.gate.step_id,
+            "step_index": index,
+            "step_name": step.gate.facts.get("step_name", ""),
+            "step_type": step.gate.facts.get("step_type", ""),
+            "checkpoint_type": "step_gate" if step.gate.approval_id is None else "approval_boundary",
+            "gate_decision": step.gate.standing,
+            "gate_reason": step.decision_reason,
+            "is_resumable": is_resumable(step.gate, status, approvals, pruned=pruned),
+            "resume_count": resume_count(step.gate),
+            "created_at": rfc3339(step.gate.first_at),
+            "completed_at": optional_rfc3339(step.gate.completed_at),
+        }
+        for index, step in enumerate(steps)
+    ]
+
+
+def pending_approval(row: Row) -> PendingApproval:
+    """A pending approval, with the field names that agents use."""
+    approval = approval_fields(read_approval(row[1:19]))
+    options, goals, facts, index = row[19:]
+    step = {} if facts is None else parse_json(facts)
+    return {
+        **approval,
+        "workflow_name": parse_json(options).get("workflow_name") or ", ".join(parse_json(goals)),
+        "step_index": index,
+        "step_name": step.get("step_name"),
+        "step_type": step.get("step_type"),
+        "decision": Decision.REQUIRE_APPROVAL,
+        "decision_reason": approval["reason"],
+        "policies_matched": approval["policies"],
+        "step_input": approval["arguments"],
+        "approval_status": approval["status"],
+        "created_at": approval["requested_at"],
     }
 
 

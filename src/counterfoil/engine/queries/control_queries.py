@@ -7,14 +7,25 @@ from typing import Any
 
 import orjson
 
-from counterfoil.domain.errors import UnknownApproval, UnknownPolicy, UnknownStep, UnknownWorkflow
+from counterfoil.domain.errors import (
+    NotResumable,
+    UnknownApproval,
+    UnknownCheckpoint,
+    UnknownPolicy,
+    UnknownStep,
+    UnknownWorkflow,
+)
+from counterfoil.domain.gate.checkpoints import NO_COMPLETED_STEP
 from counterfoil.domain.policies.definitions import POLICY_ID_PATTERN
-from counterfoil.domain.states import ApprovalStatus
+from counterfoil.domain.states import FlowStatus
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.queries.control_documents import (
+    GatedStep,
     approval_fields,
+    checkpoint_documents,
     gated_step,
     listed_workflow,
+    pending_approval,
     policy_document,
     policy_version_document,
 )
@@ -27,12 +38,18 @@ from counterfoil.wire.approvals import (
     ApprovalDocument,
     ApprovalFields,
     ApprovalsPage,
-    PendingApproval,
     PendingApprovals,
 )
 from counterfoil.wire.journal import JournalEvent
 from counterfoil.wire.policies import PoliciesPage, PolicyDocument, PolicyVersions
-from counterfoil.wire.workflows import WorkflowDocument, WorkflowsPage, WorkflowStep, WorkflowStepDetail
+from counterfoil.wire.workflows import (
+    CheckpointDocument,
+    CheckpointsPage,
+    WorkflowDocument,
+    WorkflowsPage,
+    WorkflowStep,
+    WorkflowStepDetail,
+)
 
 _FLOW_STATUS = {"in_progress": "active", "completed": "completed", "failed": "failed", "aborted": "cancelled"}
 MOST_VERSIONS = 100
@@ -63,18 +80,57 @@ class ControlQueries:
         label: tuple[str, str] | None,
         cursor: str | None,
         limit: int,
+        offset: int,
     ) -> WorkflowsPage:
-        rows, following = await self._list(
-            "list_workflows",
-            limit,
-            status=None if status is None else _FLOW_STATUS[status],
-            source=None if source is None else f"source:{source}",
-            trace_id=None if trace_id is None else f"trace_id:{trace_id}",
-            label=None if label is None else f"{label[0]}:{label[1]}",
-            before=numeric_cursor(cursor),
-        )
-        workflows = await converted(listed_workflow, rows)
-        return {"workflows": workflows, "limit": limit, "has_more": following is not None, "next_cursor": following}
+        filters = {
+            "status": None if status is None else _FLOW_STATUS[status],
+            "source": None if source is None else f"source:{source}",
+            "trace_id": None if trace_id is None else f"trace_id:{trace_id}",
+            "label": None if label is None else f"{label[0]}:{label[1]}",
+        }
+        before = numeric_cursor(cursor)
+        rows, following = await self._list("list_workflows", limit, before=before, offset=offset, **filters)
+        return {
+            "workflows": await converted(listed_workflow, rows),
+            "total": await self._count_workflows(**filters),
+            "limit": limit,
+            "offset": offset,
+            "has_more": following is not None,
+            "next_cursor": following,
+        }
+
+    async def _count_workflows(self, *, status: str | None, **labels: str | None) -> int:
+        """How many workflows match, counted along an index: that of the rarest label, or that of all workflows."""
+        given = [labels[name] for name in ("trace_id", "label", "source") if labels[name] is not None]
+        if given:
+            first, second, third = [*given, None, None][:3]
+            rows = await self._read("count_labelled_workflows", status=status, label=first, second=second, third=third)
+        else:
+            rows = await self._read("count_workflows", status=status)
+        return int(rows[0][0]) if rows else 0  # no row: a label that no database can hold
+
+    async def checkpoints(self, workflow_id: str) -> CheckpointsPage:
+        documents, _ = await self._checkpoints(workflow_id)
+        return {"workflow_id": workflow_id, "checkpoints": documents}
+
+    async def checkpoint(self, workflow_id: str, checkpoint_id: int | None) -> tuple[CheckpointDocument, str]:
+        """One checkpoint, and the work item that it stands for; without an id the last one of a completed step."""
+        documents, steps = await self._checkpoints(workflow_id)
+        pairs = list(zip(documents, steps, strict=True))
+        for document, step in reversed(pairs):
+            if document["id"] == checkpoint_id or (checkpoint_id is None and step.gate.completed_work_id is not None):
+                return document, step.work_id
+        if checkpoint_id is None:
+            raise NotResumable(NO_COMPLETED_STEP, workflow_id=workflow_id)
+        raise UnknownCheckpoint(workflow_id=workflow_id)
+
+    async def _checkpoints(self, workflow_id: str) -> tuple[list[CheckpointDocument], list[GatedStep]]:
+        rows = await self._read("get_workflow", flow_id=workflow_id)
+        if not rows:
+            raise UnknownWorkflow
+        status, pruned_at = rows[0][2], rows[0][9]
+        steps = [GatedStep.of(row) for row in await self._read("get_gates", flow_id=workflow_id)]
+        return checkpoint_documents(steps, FlowStatus(status), pruned=pruned_at is not None), steps
 
     async def workflow_step(self, workflow_id: str, step_id: str) -> WorkflowStepDetail:
         """A step with the history of all its decisions, approvals, attempts and reports."""
@@ -134,22 +190,19 @@ class ControlQueries:
         rows = await self._read("journal_of_works", work=orjson.dumps(items).decode())
         return await converted(event_document, rows)
 
-    async def pending_approvals(self, limit: int) -> PendingApprovals:
-        """Pending approvals, with the field names that agents use."""
-        approvals, _ = await self._approvals(status=ApprovalStatus.PENDING, flow_id=None, cursor=None, limit=limit)
-        pending: list[PendingApproval] = [
-            {
-                **approval,
-                "decision": "require_approval",
-                "decision_reason": approval["reason"],
-                "policies_matched": approval["policies"],
-                "step_input": approval["arguments"],
-                "approval_status": approval["status"],
-                "created_at": approval["requested_at"],
-            }
-            for approval in approvals
-        ]
-        return {"pending_approvals": pending, "count": len(pending)}
+    async def pending_approvals(self, *, limit: int, offset: int) -> PendingApprovals:
+        """Pending approvals, oldest first, with the field names that agents use."""
+        rows, following = await self._list("list_pending_approvals", limit, offset=offset)
+        pending = await converted(pending_approval, rows)
+        [[total]] = await self._read("count_pending_approvals")
+        return {
+            "pending_approvals": pending,
+            "count": len(pending),
+            "total": total,
+            "limit": limit,
+            "offset": offset,
+            "has_more": following is not None,
+        }
 
     async def policy(self, policy_id: str) -> PolicyDocument:
         rows = await self._read("get_policy", policy_id=policy_id)

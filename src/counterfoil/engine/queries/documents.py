@@ -20,7 +20,7 @@ from counterfoil.wire.flows import FlowDocument, FlowParent, FlowSummary, PlanDo
 from counterfoil.wire.journal import JournalEvent
 from counterfoil.wire.schedules import ScheduleDocument, ScheduleFailure
 from counterfoil.wire.steps import StepDocument
-from counterfoil.wire.work import AttemptDocument, WorkDocument
+from counterfoil.wire.work import WorkDocument
 
 Document = dict[str, Any]
 """A JSON object whose members are not declared."""
@@ -205,43 +205,6 @@ def event_document(row: Row) -> JournalEvent:
         "attempt": attempt,
         "data": cast(Document, orjson.Fragment(dump_json(facts))),
     }
-
-
-def attempt_documents(events: list[Row]) -> list[AttemptDocument]:
-    """The attempts of a work item, from its journal."""
-    attempts: list[AttemptDocument] = []
-    unsent = 0
-    for _, event_type, at, _, _, _, _, data in events:
-        facts = parse_json(data)
-        if event_type in ("work_dispatched", "work_granted"):
-            attempts.append(
-                {
-                    "attempt": len(attempts) + 1 - unsent,
-                    "sent_at": rfc3339(at),
-                    "acknowledged_at": None,
-                    "ended_at": None,
-                    "outcome": "waiting",
-                    "delivery": None,
-                    "error": None,
-                    "next_attempt_at": None,
-                }
-            )
-        elif not attempts:
-            continue
-        elif event_type == "work_acknowledged":
-            attempts[-1]["acknowledged_at"] = rfc3339(at)
-            attempts[-1]["delivery"] = "answered"
-        elif event_type == "work_postponed":
-            attempts[-1]["error"] = facts["error"]
-            attempts[-1]["next_attempt_at"] = optional_rfc3339(facts["next_attempt_at"])
-        elif event_type in ("work_not_completed", "work_succeeded", "work_failed", "work_cancelled"):
-            attempts[-1]["ended_at"] = rfc3339(at)
-            attempts[-1]["outcome"] = event_type.removeprefix("work_")
-            attempts[-1]["delivery"] = facts.get("delivery") or attempts[-1]["delivery"]
-            attempts[-1]["error"] = facts.get("error")
-            attempts[-1]["next_attempt_at"] = optional_rfc3339(facts.get("next_attempt_at"))
-            unsent += bool(facts.get("unsent"))
-    return attempts
 
 
 def schedule_document(schedule: Schedule) -> ScheduleDocument:

@@ -1,4 +1,4 @@
-"""Wakes streams and long polls after a commit; each then reads the store itself.
+"""Wakes streams after a commit that brings them an event; each then reads the store itself.
 
 A wake-up carries no data. Readers always read the journal, so a missed or doubled wake-up can neither lose nor
 double an event.
@@ -7,8 +7,9 @@ double an event.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import contextlib
+from collections.abc import Collection, Iterator
+from itertools import chain
 
 
 class FeedReader:
@@ -20,14 +21,18 @@ class FeedReader:
     def ring(self) -> None:
         self._rung.set()
 
-    async def wait(self, timeout_seconds: float) -> None:
-        """Return when something was committed since the last wait, or when the time is over."""
-        try:
+    async def wait(self, timeout_seconds: float) -> bool:
+        """Return when something was committed since the last wait; False: the time is over."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 await self._rung.wait()
-        except TimeoutError:
-            return
+        return self.take()
+
+    def take(self) -> bool:
+        """Whether something was committed since the last wait."""
+        rung = self._rung.is_set()
         self._rung.clear()
+        return rung
 
 
 class Feed:
@@ -38,7 +43,7 @@ class Feed:
         self._of_all: set[FeedReader] = set()
         self.closed = False
 
-    @contextmanager
+    @contextlib.contextmanager
     def subscribe(self, flow_id: str | None) -> Iterator[FeedReader]:
         subscription = FeedReader()
         group = self._of_all if flow_id is None else self._of_flow.setdefault(flow_id, set())
@@ -54,8 +59,10 @@ class Feed:
     def has_readers(self) -> bool:
         return bool(self._of_all or self._of_flow)
 
-    def ring(self, flow_ids: Iterable[str]) -> None:
-        """Something of these flows was committed."""
+    def ring(self, flow_ids: Collection[str]) -> None:
+        """Events of these flows were committed; of none: no stream is woken."""
+        if not flow_ids:
+            return
         for subscription in self._of_all:
             subscription.ring()
         if self._of_flow:
@@ -65,7 +72,8 @@ class Feed:
 
     def ring_all(self) -> None:
         """Something may have been committed elsewhere."""
-        self.ring(list(self._of_flow))
+        for subscription in chain(self._of_all, *self._of_flow.values()):
+            subscription.ring()
 
     def close(self) -> None:
         """The engine is stopping: end every wait."""

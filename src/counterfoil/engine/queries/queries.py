@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -19,12 +19,11 @@ from counterfoil.domain.schedules import SCHEDULE_ID_PATTERN
 from counterfoil.domain.states import FINAL_FLOWS, StepStatus
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.engine.context import EngineContext
+from counterfoil.engine.queries.attempts import read_attempts
 from counterfoil.engine.queries.documents import (
     Document,
-    attempt_documents,
     event_document,
     flow_step_document,
-    fragment,
     gathered_outputs,
     listed_flow,
     schedule_document,
@@ -33,7 +32,6 @@ from counterfoil.engine.queries.documents import (
     whole_flow,
     work_document,
 )
-from counterfoil.engine.queries.feed import Feed
 from counterfoil.engine.queries.reading import (
     Listed,
     converted,
@@ -44,6 +42,7 @@ from counterfoil.engine.queries.reading import (
     read_list,
     read_page,
 )
+from counterfoil.engine.queries.results import Results
 from counterfoil.store.kinds.schedules import read_schedule
 from counterfoil.store.protocol import Row, Store
 from counterfoil.wire.flows import FlowDocument, FlowResult, FlowsPage, FlowSummary, StepInFlow
@@ -56,13 +55,24 @@ _WITHOUT_OUTCOME = frozenset({str(StepStatus.SKIPPED), str(StepStatus.CANCELLED)
 _FINAL = frozenset(str(status) for status in FINAL_FLOWS)
 
 
+StreamedEvent = tuple[int, str, bytes]
+"""Number, type, JSON document."""
+
+
+class JournalPage(NamedTuple):
+    """Events in their order. ``more``: others may stand behind the last one already."""
+
+    events: list[StreamedEvent]
+    more: bool
+
+
 class Queries:
     """Every read of the API."""
 
-    def __init__(self, store: Store, context: EngineContext, feed: Feed) -> None:
+    def __init__(self, store: Store, context: EngineContext, results: Results) -> None:
         self._store = store
         self._context = context
-        self._feed = feed
+        self._results = results
 
     async def step(self, step_id: str) -> StepDocument:
         rows = await self._read("get_step", step_id=step_id)
@@ -149,24 +159,14 @@ class Queries:
 
     async def result(self, flow_id: str, wait_ms: int) -> tuple[FlowResult, bool]:
         """The flow's result and whether it is final; waits at most ``wait_ms`` for the end."""
-        give_up_at = self._context.clock() + wait_ms
-        with self._feed.subscribe(flow_id) as subscription:
-            while True:
-                rows = await self._read("get_flow_result", flow_id=flow_id)
-                if not rows:
-                    raise UnknownFlow
-                _, status, error = rows[0]
-                left_ms = give_up_at - self._context.clock()
-                if status in _FINAL or left_ms <= 0 or self._feed.closed:
-                    outputs = await self._outputs([flow_id])
-                    document: FlowResult = {
-                        "flow_id": flow_id,
-                        "status": status,
-                        "outputs": outputs.get(flow_id, {}),
-                        "error": fragment(error),
-                    }
-                    return document, status in _FINAL
-                await subscription.wait(left_ms / 1000)
+        return await self._results.result(flow_id, wait_ms)
+
+    async def has_ended(self, flow_id: str) -> bool:
+        """Whether a flow is final at this moment."""
+        rows = await self._read("get_flow_result", flow_id=flow_id)
+        if not rows:
+            raise UnknownFlow
+        return rows[0][1] in _FINAL
 
     async def events(self, flow_id: str, *, cursor: str | None = None, limit: int = 200) -> EventsPage:
         rows, following = await self._list("journal_of_flow", limit, flow_id=flow_id, after=numeric_cursor(cursor) or 0)
@@ -199,7 +199,13 @@ class Queries:
             raise UnknownWork
         document = work_document(rows[0])
         events = await self._read("journal_of_work", flow_id=document["flow_id"], work_id=work_id)
-        return {**document, "attempts": attempt_documents(events)}
+        attempts = read_attempts(events)
+        return {
+            **document,
+            "attempts": attempts.documents,
+            "dedup_of": attempts.dedup_of,
+            "probed": attempts.probed,
+        }
 
     async def receipt(self, work_id: str) -> ReceiptState:
         """The state of a work item as the holder of its receipt may see it."""
@@ -215,14 +221,14 @@ class Queries:
             "cancel_requested": status == "cancelled",
         }
 
-    async def journal_after(self, seq: int, flow_id: str | None, limit: int) -> list[tuple[int, str, bytes]]:
-        """Events after a sequence number, a page of them: number, type, JSON document."""
+    async def journal_after(self, seq: int, flow_id: str | None, limit: int) -> JournalPage:
+        """Events after a sequence number, a page of them."""
         parameters: dict[str, Any] = {"after": seq, "limit": limit}
         if flow_id is not None:
             parameters["flow_id"] = flow_id
         query = "journal_after" if flow_id is None else "journal_of_flow"
-        rows, _ = await read_page(self._store, query, self._context.page_bytes, **parameters)
-        return await converted(_streamed, rows)
+        rows, full = await read_page(self._store, query, self._context.page_bytes, **parameters)
+        return JournalPage(await converted(_streamed, rows), more=full or len(rows) >= limit)
 
     async def schedule(self, schedule_id: str) -> ScheduleDocument:
         rows = await self._read("get_schedule", schedule_id=schedule_id)
@@ -256,5 +262,5 @@ class Queries:
         return await read_list(self._store, query, self._context.page_bytes, limit, **parameters)
 
 
-def _streamed(row: Row) -> tuple[int, str, bytes]:
+def _streamed(row: Row) -> StreamedEvent:
     return row[0], row[1], orjson.dumps(event_document(row))

@@ -40,6 +40,10 @@ class Transport(Protocol):
         """``may_send`` is asked last, before the first byte leaves: if it says no, nothing was delivered."""
         ...
 
+    async def get(
+        self, url: str, *, headers: dict[str, str], timeout_ms: int, may_send: Callable[[], bool]
+    ) -> Reply: ...
+
 
 class MessageSigner(Protocol):
     """Signs an outgoing message as Standard Webhooks has it."""

@@ -79,11 +79,33 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
             follow_up=engine.notifier.launch,
             next_due=partial(_next_delivery, engine),
         ),
+        *_sweeps_of_effects(engine),
         Sweep(
             SweepName.RETENTION,
             search=retention.search,
             next_due=retention.next_due,
             pauses=True,
+        ),
+    ]
+
+
+def _sweeps_of_effects(engine: Engine) -> list[Sweep]:
+    return [
+        Sweep(
+            SweepName.PROBES,
+            search=_searched(engine.prober.due, when=lambda: _may_start(engine)),
+            follow_up=engine.prober.ask,
+            next_due=_time(lambda: engine.store.read("next_probe"), when=lambda: _may_start(engine)),
+        ),
+        Sweep(
+            SweepName.DEDUP,
+            search=_searched(engine.reconciliations.waking),
+            next_due=_time(lambda: engine.store.read("next_waking")),
+        ),
+        Sweep(
+            SweepName.FORGETTING,
+            search=_searched(engine.reconciliations.forgettable),
+            next_due=_time(lambda: engine.store.read("next_forgetting")),
         ),
     ]
 

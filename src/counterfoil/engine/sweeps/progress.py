@@ -32,5 +32,5 @@ class SweepProgress:
         ages = {name: now - finished_at for name, finished_at in self._finished_at.items()}
         silent = [name for name, age in ages.items() if age > self._limit_ms]
         if silent:
-            raise Unavailable(f"sweeps are not running: {', '.join(silent)}")
+            raise Unavailable(f"sweeps are not running: {', '.join(silent)}", failed="sweeps")
         return {str(name): {"finished_ms_ago": age} for name, age in ages.items()}

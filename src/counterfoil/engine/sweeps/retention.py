@@ -1,10 +1,11 @@
 """The search for flows that ended long ago: after a time their payloads are pruned, after another the whole flow.
 
-Flows are walked along in the order in which they were made, which needs no index that every completion would have to
-write. A walk ends where flows are too young to have ended long ago. It goes on from there, and does not look again at
-what it passed over because it was open or had ended lately: now and then it begins anew, for those.
+The search walks along the flows in the order in which they were started, which needs no index that every completion
+would have to write. It stops at flows that are too young to have ended long ago, and continues from there in the next
+round. From time to time it starts again from the beginning, for flows that it skipped because they were open or had
+ended recently.
 
-Every node walks for itself. A flow that another node has locked is passed over.
+Every node runs its own search. A flow that another node has locked is skipped.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ async def count(answers: list[Any]) -> int:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Safe to run at any time, twice at once and on every node: each item is decided anew in its transaction."""
+    """Safe to run at any time, twice at once and on every node: each item is decided again in its transaction."""
 
     name: SweepName
     search: Search

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from counterfoil.domain.effects.clearing import cleared
 from counterfoil.domain.flows.settle import settle
-from counterfoil.domain.policies.guarding import may_be_sent
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work.decisions import dispatch
 from counterfoil.store.unit_of_work.read_set import ReadSet
@@ -38,7 +38,7 @@ class ClaimDue:
         if rate is not None and (until := unit.sent_times(work.step_id).rests_until(rate, now)) is not None:
             unit.capacity.note_rest(work.lane, work.version, until)
             return False
-        if not may_be_sent(unit, work, step, now):
+        if not cleared(unit, work, step, now):
             settle(unit, work.flow_id, now)
             return False
         if not unit.capacity.take(work.lane):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from counterfoil.domain.effects.reconciling import counting_granted
 from counterfoil.domain.errors import UnknownReceipt
 from counterfoil.domain.flows.settle import settle
 from counterfoil.domain.records import GATED
@@ -55,7 +56,8 @@ class Complete:
         step = unit.version(work.version)
         if step.definition.require_signature and self._verify is not None:
             self._verify(now)
-        verdict, events = report(work, self._result, step, self._retry, now, unit.findings)
+        retry = self._retry if self._result.success else counting_granted(unit, work, step, self._retry)
+        verdict, events = report(work, self._result, step, retry, now, unit.findings)
         for event in events:
             unit.record(event)
         if events:

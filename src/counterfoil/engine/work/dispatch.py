@@ -1,8 +1,8 @@
 """Dispatching: send claimed work, and record the response of the endpoint.
 
 The protocol. An attempt is sent only after its intent was committed (``after_commit`` is given what the batch wrote),
-and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded against that
-very attempt of that very owner: if anything else happened to the item in the meantime (a webhook, a deadline, a
+and only before its deadline and while the lease holds under which it was claimed. Its reply is recorded only for that
+attempt and that owner: if anything else happened to the item in the meantime (a webhook, a deadline, a
 cancellation), the reply is too late and changes nothing.
 
 An attempt that this machine cannot send, for want of descriptors, memory, ports or threads, is held back and tried
@@ -20,6 +20,8 @@ from typing import Any
 
 import structlog
 
+from counterfoil.domain.effects.policies import Cause
+from counterfoil.domain.effects.reconciling import counting_granted
 from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.flows.requests import arguments_for
 from counterfoil.domain.flows.settle import settle
@@ -29,7 +31,7 @@ from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.records import FlowInputs, StepVersion, Work
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.time import optional_rfc3339
-from counterfoil.domain.work.decisions import RetryRules, acknowledge, fail, give_back, report, take_back
+from counterfoil.domain.work.decisions import RetryRules, acknowledge, fail, give_back, is_taken, report, take_back
 from counterfoil.domain.work.replies import (
     Acknowledged,
     AttemptNotCompleted,
@@ -37,6 +39,7 @@ from counterfoil.domain.work.replies import (
     NotSent,
     Outcome,
     Reply,
+    Reported,
     SendOutcome,
     classify,
 )
@@ -77,37 +80,39 @@ class RecordReply:
     def decide(self, unit: UnitOfWork, now: int) -> str:
         """The outcome of the attempt, as the metrics name it."""
         work = unit.work(self._work_id)
-        if work.status is not WorkStatus.ACTIVE or (work.attempt, work.owner) != (self._attempt, self._owner):
+        if work.status is not WorkStatus.ACTIVE or work.attempt != self._attempt:
             return "late"
-        outcome = self._outcome
+        step, outcome = unit.version(work.version), self._outcome
+        if work.owner != self._owner and not (isinstance(outcome, Reported) and is_taken(work, step)):
+            return "late"
         if isinstance(outcome, Acknowledged):
             unit.record(acknowledge(work, now, self._http_status, outcome.note))
             return "acknowledged"
+        retry = counting_granted(unit, work, step, self._retry)
         if isinstance(outcome, AttemptNotCompleted):
             event = give_back(
                 work,
-                unit.version(work.version),
-                self._retry,
+                step,
+                retry,
                 now,
                 code=outcome.code,
                 message=outcome.message,
                 delivery=outcome.delivery,
+                cause=outcome.cause,
                 retry_after_ms=outcome.retry_after_ms,
                 via="response",
             )
             unit.record(event)
             word = "not_completed" if outcome.delivery is SendOutcome.ANSWERED else str(outcome.delivery)
         elif isinstance(outcome, NotSent):
-            step = unit.version(work.version)
             code, message = outcome.code, outcome.message
-            unit.record(take_back(work, step, self._retry, now, code=code, message=message, hold=self._hold))
+            unit.record(take_back(work, step, retry, now, code=code, message=message, hold=self._hold))
             word = "not_sent"
         elif isinstance(outcome, Failed):
             unit.record(fail(work, now, outcome.code, outcome.message, "response"))
             word = "failed"
         else:
-            step, found = unit.version(work.version), unit.findings
-            _, events = report(work, outcome.result, step, self._retry, now, found, via="response")
+            _, events = report(work, outcome.result, step, retry, now, unit.findings, via="response")
             for event in events:
                 unit.record(event)
             word = str(unit.work(self._work_id).status)
@@ -188,7 +193,8 @@ class Dispatcher:
             reply = await self._send(work, step, dump_json(self._request(work, step, inputs)))
         except Exception:  # a bug, and perhaps sent: better unknown now than silent until the deadline
             log.exception("dispatch_failed", flow_id=work.flow_id, step_id=work.step_id, work_id=work.work_id)
-            reply = Reply(SendOutcome.UNKNOWN, error="the engine failed while this attempt was being sent")
+            failed = "the engine failed while this attempt was being sent"
+            reply = Reply(SendOutcome.UNKNOWN, error=failed, cause=Cause.NODE_LOST)
         finally:
             self.slots.release(work.lane)
             if self.slots.waiting:

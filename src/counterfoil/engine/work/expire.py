@@ -1,12 +1,14 @@
-"""Work past its deadline, and work whose sender is gone: the outcome is unknown, and the step's retry rules decide.
+"""Work past its deadline, and work whose sender is gone: the outcome is unknown, and the step's effect policy decides.
 
-Both are decided anew from the state in the transaction: the outcome that was recorded first wins.
+Both are decided again from the state in the transaction: the outcome that was recorded first wins.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from counterfoil.domain.effects.policies import Cause
+from counterfoil.domain.effects.reconciling import counting_granted
 from counterfoil.domain.flows.settle import settle
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work.decisions import RetryRules, give_back
@@ -34,7 +36,7 @@ class ExpireOverdue:
         else:
             awaited = "callback" if step.definition.kind == "async" else "answer"
             code, message = "DEADLINE_EXCEEDED", f"no {awaited} came before the deadline"
-        _give_back_unknown(unit, self.work_id, self.retry, now, code, message)
+        _give_back_unknown(unit, self.work_id, self.retry, now, code, message, Cause.DEADLINE_PASSED)
         return True
 
 
@@ -58,12 +60,16 @@ class ReclaimOrphan:
         if work.status is not WorkStatus.ACTIVE or work.owner != self.owner:
             return False
         message = "the engine stopped while this attempt was being sent"
-        _give_back_unknown(unit, self.work_id, self.retry, now, "INTERRUPTED", message)
+        _give_back_unknown(unit, self.work_id, self.retry, now, "INTERRUPTED", message, Cause.NODE_LOST)
         return True
 
 
-def _give_back_unknown(unit: UnitOfWork, work_id: str, retry: RetryRules, now: int, code: str, message: str) -> None:
+def _give_back_unknown(
+    unit: UnitOfWork, work_id: str, retry: RetryRules, now: int, code: str, message: str, cause: Cause
+) -> None:
     work = unit.work(work_id)
     step = unit.version(work.version)
-    unit.record(give_back(work, step, retry, now, code=code, message=message, delivery="unknown"))
+    delivery = "unknown" if work.acknowledged_at is None else "answered"
+    retry = counting_granted(unit, work, step, retry)
+    unit.record(give_back(work, step, retry, now, code=code, message=message, delivery=delivery, cause=cause))
     settle(unit, work.flow_id, now)

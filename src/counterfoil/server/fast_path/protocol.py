@@ -28,7 +28,7 @@ from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 from counterfoil.domain.errors import BadRequest, CounterfoilError, InternalError, RequestTimeout
 from counterfoil.observability.logging import ACCESS_LOGGER, AccessLogger
 from counterfoil.server.answering import LINGERING_SECONDS, answering
-from counterfoil.server.completions import Take
+from counterfoil.server.completions import CompletionIntake
 from counterfoil.server.connections import TURNED_AWAY, ClientWait, ConnectionLimits, Connections, Waits
 from counterfoil.server.fast_path.express import ExpressParser
 from counterfoil.server.fast_path.framing import NOT_HTTP, RequestParser, error_message
@@ -71,7 +71,9 @@ class HttpConnection(RequestHandler):
         "_wire",
     )
 
-    def __init__(self, manager: web.Server, *, take: Take | None, connections: Connections, **kwargs: Any) -> None:
+    def __init__(
+        self, manager: web.Server, *, intake: CompletionIntake | None, connections: Connections, **kwargs: Any
+    ) -> None:
         super().__init__(manager, **kwargs)
         self._connections = connections
         self._express: ExpressParser | None = None
@@ -92,11 +94,12 @@ class HttpConnection(RequestHandler):
             max_field_size=self.max_field_size,
             max_headers=self.max_headers,
             payload_exception=RequestPayloadError,
+            auto_decompress=False,  # server/bodies/content_codings.py does it
             max_msg_queue_size=1,
         )
         self._framing = RequestParser(parser, self._messages.__len__)
-        if take is not None:
-            self._express = ExpressParser(self._framing, self, take)
+        if intake is not None:
+            self._express = ExpressParser(self._framing, self, intake)
         self._parser = cast(HttpRequestParser, self._express or self._framing)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -136,17 +139,19 @@ class HttpConnection(RequestHandler):
                 self._close = True
 
     def is_idle(self) -> bool:
-        """Whether what is received now may be answered next: at once, also while aiohttp's task still winds up.
+        """Whether a request that arrives now may be answered next: also while aiohttp's task is still ending.
 
-        A client that is quick would otherwise never find it idle, and go the long way for ever. One that does not read
-        its answers goes the long way, which waits for it.
+        Otherwise a fast client would never find the connection idle, and aiohttp would handle all its requests. If a
+        client does not read its answers, aiohttp handles its requests and waits for it.
         """
         return not (self._handling or self._messages or self._close or self._force_close or self._paused)
 
     def data_received(self, data: bytes) -> None:
-        express = self._express
-        if express is not None and express.takes_whole(data):
-            return
+        if self._express is not None:
+            rest = self._express.offer(data)
+            if rest is None:
+                return
+            data = rest
         super().data_received(data)
         if self._handling or self._messages:
             self._head_since = 0.0
@@ -156,7 +161,7 @@ class HttpConnection(RequestHandler):
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's never keeps a connection open
         """The client sends nothing more. What it has sent is answered before the connection is closed."""
         self._half_closed = True
-        self._framing.break_off(RequestPayloadError())
+        self._break_off(RequestPayloadError())
         self._on_half_close()
         return self._is_under_way()
 
@@ -168,10 +173,20 @@ class HttpConnection(RequestHandler):
         """Call this when the client says that it sends nothing more."""
         self._on_half_close = call
 
+    def _break_off(self, error: Exception) -> None:
+        """The body that is being received will never be whole: the handler gets this error when it reads it."""
+        if self._express is not None and self._express.awaits_body:
+            super().data_received(self._express.let_go())
+        self._framing.break_off(error)
+
     def _is_under_way(self) -> bool:
         return self._handling or bool(self._messages) or (self._express is not None and self._express.under_way)
 
     # The express lane --------------------------------------------------------------------------------------------
+
+    def begin_body(self) -> None:
+        self._since = self._loop.time()
+        self._head_since = 0.0
 
     def begin_express(self) -> None:
         self._request_in_progress = True
@@ -222,7 +237,9 @@ class HttpConnection(RequestHandler):
         if self._paused or wire.is_closing():
             return self._stalled(wire, now)
         payload = self._framing.payload
-        if payload is not None and payload._waiter is not None:  # noqa: SLF001 (whether the handler waits for it)
+        if (self._express is not None and self._express.awaits_body) or (
+            payload is not None and payload._waiter is not None  # noqa: SLF001 (whether the handler waits for it)
+        ):
             return ClientWait(Waits.BODY, self._since)
         if self._is_under_way():
             return ClientWait(Waits.LEFT, self._since) if self._half_closed else None
@@ -240,7 +257,7 @@ class HttpConnection(RequestHandler):
 
     def time_out(self, what: Waits) -> None:
         if what is Waits.BODY:
-            self._framing.break_off(RequestTimeout("the body did not arrive in time"))
+            self._break_off(RequestTimeout("the body did not arrive in time"))
         elif what is Waits.HEADER and self._head_since and self._waiter is not None and not self._waiter.done():
             self._head_since = 0.0
             self._messages.append(error_message(408, RequestTimeout("the headers did not arrive in time")))
@@ -291,7 +308,7 @@ class HttpConnection(RequestHandler):
 class FastServer(web.Server):
     """Makes an ``HttpConnection`` for each connection."""
 
-    def __init__(self, plain: web.Server, take: Take | None, connections: Connections) -> None:
+    def __init__(self, plain: web.Server, intake: CompletionIntake | None, connections: Connections) -> None:
         """``plain``: aiohttp's own server, whose parts are put together with our protocol."""
         super().__init__(
             answering(plain.request_handler),
@@ -299,12 +316,12 @@ class FastServer(web.Server):
             loop=plain._loop,  # noqa: SLF001
             **plain._kwargs,  # noqa: SLF001
         )
-        self._take = take
+        self._intake = intake
         self._open_connections = connections
 
     def __call__(self) -> RequestHandler:
         return HttpConnection(
-            self, take=self._take, connections=self._open_connections, loop=self._loop, **self._kwargs
+            self, intake=self._intake, connections=self._open_connections, loop=self._loop, **self._kwargs
         )
 
 
@@ -314,19 +331,19 @@ class FastRunner(web.AppRunner):
     Without ``access_log`` nothing is logged per request (and nothing is spent on it).
     """
 
-    __slots__ = ("_open_connections", "_take")
+    __slots__ = ("_intake", "_open_connections")
 
     def __init__(
         self,
         app: web.Application,
         *,
-        take: Take | None = None,
+        intake: CompletionIntake | None = None,
         connections: Connections | None = None,
         access_log: bool = False,
         shutdown_timeout: float = 10.0,
     ) -> None:
         # The lane writes no access log, so with one every request goes the ordinary way.
-        self._take = None if access_log else take
+        self._intake = None if access_log else intake
         self._open_connections = connections or Connections(ConnectionLimits())
         super().__init__(
             app,
@@ -338,7 +355,7 @@ class FastRunner(web.AppRunner):
         )
 
     async def _make_server(self) -> web.Server:
-        server = FastServer(await super()._make_server(), self._take, self._open_connections)
+        server = FastServer(await super()._make_server(), self._intake, self._open_connections)
         self._open_connections.start()
         return server
 

@@ -53,8 +53,10 @@ class Route:
     handler: Handler
     tag: str
     summary: str
+    """What the operation does, in a few words."""
+    description: str
+    """One to three sentences: what the answer holds, what changes, what a caller must know."""
     answers: Mapping[int, SuccessAnswer]
-    description: str = ""
     errors: tuple[type[CounterfoilError], ...] = ()
     """The errors of this route, beside those that every route can answer."""
     request: type[BaseModel] | None = None

@@ -66,6 +66,8 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             handler=list_approvals,
             tag="approvals",
             summary="List approvals, oldest first",
+            description="One page of the approvals in all states, of workflows and of flows that the engine drives, "
+            "each with the history of its work item. `status=pending` finds what waits for a decision.",
             query=ApprovalFilters,
             answers={200: SuccessAnswer(description="a page of approvals", model=ApprovalsPage)},
             errors=(InvalidInput,),
@@ -76,6 +78,8 @@ def approval_routes(engine: EngineFacade) -> list[Route]:
             handler=get_approval,
             tag="approvals",
             summary="Show an approval with the history of its work item",
+            description="What would be done, with which arguments, why an approval is required and when it expires; "
+            "and every event of the work item so far.",
             answers={200: SuccessAnswer(description="the approval", model=ApprovalDocument)},
             errors=(UnknownApproval,),
         ),

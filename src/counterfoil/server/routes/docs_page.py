@@ -50,6 +50,7 @@ def docs_routes() -> list[Route]:
         handler=get_root,
         tag="operations",
         summary="Where to go from here",
+        description="Addresses of the documentation, as JSON, or as a page for browsers.",
         answers={200: SuccessAnswer(description="the documentation's address", model=Pointer)},
         roles=None,
     )
@@ -80,6 +81,7 @@ def openapi_route(document_of: list[Route], *, with_keys: bool) -> Route:
         handler=get_document,
         tag="operations",
         summary="The OpenAPI document",
+        description="Every operation, its requests, answers and errors, as OpenAPI 3.1.",
         answers={200: SuccessAnswer(description="OpenAPI 3.1", media_type="application/json")},
         roles=None,
     )
@@ -93,6 +95,7 @@ def _file_route(path: str, name: str, content_type: str) -> Route:
         handler=_file_handler(content, content_type),
         tag="operations",
         summary="The documentation for people",
+        description="The OpenAPI document as a page, and the files of that page.",
         answers={200: SuccessAnswer(description="a file", media_type=content_type.partition(";")[0])},
         roles=None,
     )

@@ -195,6 +195,8 @@ def _query_routes(engine: EngineFacade) -> list[Route]:
             handler=list_flows,
             tag="flows",
             summary="List flows, newest first",
+            description="One page; `next_cursor` leads to the next page and is null on the last one. Filters combine: "
+            "a flow must match each of them. Steps and work items are not included.",
             query=FlowFilters,
             answers={200: SuccessAnswer(description="one page", model=FlowsPage)},
             errors=(InvalidInput,),
@@ -205,6 +207,8 @@ def _query_routes(engine: EngineFacade) -> list[Route]:
             handler=get_flow,
             tag="flows",
             summary="Show a flow with its steps and work",
+            description="The plan, the inputs, and each step with its work items, its error, and the reason if it was "
+            "skipped or cancelled.",
             answers={200: SuccessAnswer(description="the flow", model=FlowDocument)},
             errors=(UnknownFlow,),
         ),
@@ -214,6 +218,8 @@ def _query_routes(engine: EngineFacade) -> list[Route]:
             handler=get_flow_result,
             tag="flows",
             summary="Wait for the result of a flow",
+            description="With `wait`, the answer comes when the flow ends, or after that many seconds. Status 200 is "
+            "final; 202 means that the flow runs on: `outputs` are those so far, and the request can be repeated.",
             query=ResultWait,
             answers={
                 200: SuccessAnswer(description="the flow has ended", model=FlowResult),

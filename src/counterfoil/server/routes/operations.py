@@ -18,7 +18,7 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
 
     async def get_readiness(request: web.Request) -> web.Response:  # noqa: ARG001
         if not engine.accepting:
-            raise Unavailable("the engine is stopping")
+            raise Unavailable("the engine is stopping", failed="stopping")
         return json_response({"status": "ready", **await engine.operations.health()})
 
     async def get_metrics(request: web.Request) -> web.Response:  # noqa: ARG001
@@ -35,6 +35,8 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
             handler=get_health,
             tag="operations",
             summary="Health: the process is alive",
+            description="The process answers, nothing else is checked. For a liveness probe; no API key is needed "
+            "from the same machine.",
             answers={200: SuccessAnswer(description="alive", model=Health)},
             open_on_loopback=True,
         ),
@@ -57,6 +59,8 @@ def operations_routes(engine: EngineFacade) -> list[Route]:
             handler=get_metrics,
             tag="operations",
             summary="Metrics for Prometheus",
+            description="Counters, gauges and histograms of this node in the text format. Metrics are served while "
+            "the store cannot be read, too; those that come from the store are then out of date.",
             answers={200: SuccessAnswer(description="the text format of Prometheus", media_type="text/plain")},
             open_on_loopback=True,
         ),

@@ -77,6 +77,8 @@ def _reading_routes(engine: EngineFacade) -> list[Route]:
             handler=list_policies,
             tag="policies",
             summary="List the policies, by id",
+            description="One page of the policies in force, each in its current version; `next_cursor` leads to the "
+            "next page.",
             query=ControlPaging,
             answers={200: SuccessAnswer(description="a page of policies", model=PoliciesPage)},
             errors=(InvalidInput,),
@@ -87,6 +89,8 @@ def _reading_routes(engine: EngineFacade) -> list[Route]:
             handler=get_policy,
             tag="policies",
             summary="Show a policy",
+            description="The current version of a policy in force. After a policy was deleted, only its versions can "
+            "be read.",
             answers={200: SuccessAnswer(description="the policy", model=PolicyDocument)},
             errors=(UnknownPolicy,),
         ),
@@ -96,6 +100,8 @@ def _reading_routes(engine: EngineFacade) -> list[Route]:
             handler=list_policy_versions,
             tag="policies",
             summary="Show the versions of a policy, newest first",
+            description="Each change of the policy, its deletion included, with its time, its source and the API key "
+            "that made it. The newest 100 versions are shown.",
             answers={200: SuccessAnswer(description="its versions, also after it was deleted", model=PolicyVersions)},
             errors=(UnknownPolicy,),
         ),

@@ -62,6 +62,8 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             handler=list_schedules,
             tag="schedules",
             summary="List the schedules, by id",
+            description="One page, with the next ticks and the last tick of each schedule; `next_cursor` leads to the "
+            "next page.",
             query=SchedulesPaging,
             answers={200: SuccessAnswer(description="a page of schedules", model=SchedulesPage)},
             errors=(InvalidInput,),
@@ -99,6 +101,7 @@ def schedule_routes(engine: EngineFacade) -> list[Route]:
             handler=get_schedule,
             tag="schedules",
             summary="Show a schedule",
+            description="The definition, the next ticks, and the result of the last tick.",
             answers={200: SuccessAnswer(description="the schedule", model=ScheduleDocument)},
             errors=(UnknownSchedule,),
         ),

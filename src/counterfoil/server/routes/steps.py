@@ -7,7 +7,13 @@ import re
 
 from aiohttp import web
 
-from counterfoil.domain.errors import InvalidStep, PayloadTooLarge, UnknownStep, UnsupportedMediaType
+from counterfoil.domain.errors import (
+    InvalidStep,
+    PayloadTooLarge,
+    UnknownStep,
+    UnsafeOnceRequiresControl,
+    UnsupportedMediaType,
+)
 from counterfoil.domain.steps.definitions import STEP_ID_PATTERN, StepDefinition
 from counterfoil.domain.urls import MASKED_FAULT
 from counterfoil.server.answers import empty_response, json_response
@@ -61,6 +67,7 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             handler=list_steps,
             tag="steps",
             summary="List the registered steps",
+            description="All steps, ordered by id, each with the engine's defaults filled in. The list has no pages.",
             answers={200: SuccessAnswer(description="all steps", model=StepsPage)},
         ),
         Route(
@@ -78,7 +85,7 @@ def step_routes(engine: EngineFacade) -> list[Route]:
                 200: SuccessAnswer(description="changed, or the same as before", model=StepPut),
                 201: SuccessAnswer(description="new", model=StepPut),
             },
-            errors=(InvalidStep, UnsupportedMediaType, PayloadTooLarge),
+            errors=(InvalidStep, UnsafeOnceRequiresControl, UnsupportedMediaType, PayloadTooLarge),
             roles=ADMINS,
         ),
         Route(
@@ -87,6 +94,8 @@ def step_routes(engine: EngineFacade) -> list[Route]:
             handler=get_step,
             tag="steps",
             summary="Show a step",
+            description="The current definition, with the engine's defaults filled in. Passwords in its URLs are "
+            "masked. Running flows may use an older definition; `version` of a step in a flow says which.",
             answers={200: SuccessAnswer(description="the step", model=StepDocument)},
             errors=(UnknownStep,),
         ),

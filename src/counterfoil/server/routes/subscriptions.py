@@ -42,14 +42,60 @@ EXAMPLE = {
 
 
 def subscription_routes(engine: EngineFacade) -> list[Route]:
-    return [*_definitions(engine), *_deliveries(engine)]
+    return [*_reading_routes(engine), *_changing_routes(engine), *_deliveries(engine)]
 
 
-def _definitions(engine: EngineFacade) -> list[Route]:
+def _reading_routes(engine: EngineFacade) -> list[Route]:
     async def list_subscriptions(request: web.Request) -> web.Response:
         wanted = read_query(request, ControlPaging)
         return json_response(await engine.subscribers.page(cursor=wanted.cursor, limit=wanted.limit))
 
+    async def get_subscription(request: web.Request) -> web.Response:
+        return json_response(await engine.subscribers.get(_known(request)))
+
+    async def get_subscription_secret(request: web.Request) -> web.Response:
+        return json_response(await engine.subscribers.secret(_known(request)))
+
+    return [
+        Route(
+            method="GET",
+            path="/api/v1/subscriptions",
+            handler=list_subscriptions,
+            tag="subscriptions",
+            summary="List the subscriptions, by id",
+            description="One page; `next_cursor` leads to the next page. Signing secrets are not shown.",
+            query=ControlPaging,
+            answers={200: SuccessAnswer(description="a page of subscriptions", model=SubscriptionsPage)},
+            errors=(InvalidInput,),
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/subscriptions/{subscription_id}",
+            handler=get_subscription,
+            tag="subscriptions",
+            summary="Show a subscription",
+            description="The definition, without the signing secret. If the engine disabled the subscription, `note` "
+            "says why.",
+            answers={200: SuccessAnswer(description="the subscription", model=SubscriptionDocument)},
+            errors=(UnknownSubscription,),
+        ),
+        Route(
+            method="GET",
+            path="/api/v1/subscriptions/{subscription_id}/secret",
+            handler=get_subscription_secret,
+            tag="subscriptions",
+            summary="Show the secret that signs the messages to a subscriber",
+            description="The subscriber verifies the signature of each message with it. While the engine has several "
+            "receipt secrets, `signing_secrets` lists one signing secret for each; messages carry a signature of "
+            "each.",
+            answers={200: SuccessAnswer(description="the secret", model=SubscriptionSecret)},
+            errors=(UnknownSubscription,),
+            roles=ADMINS,
+        ),
+    ]
+
+
+def _changing_routes(engine: EngineFacade) -> list[Route]:
     async def put_subscription(request: web.Request) -> web.Response:
         subscription_id = request.match_info["subscription_id"]
         if not _ID.fullmatch(subscription_id):
@@ -62,27 +108,11 @@ def _definitions(engine: EngineFacade) -> list[Route]:
         document, created = await engine.subscribers.put(subscription_id, definition)
         return json_response(document, 201 if created else 200)
 
-    async def get_subscription(request: web.Request) -> web.Response:
-        return json_response(await engine.subscribers.get(_known(request)))
-
-    async def get_subscription_secret(request: web.Request) -> web.Response:
-        return json_response(await engine.subscribers.secret(_known(request)))
-
     async def delete_subscription(request: web.Request) -> web.Response:
         await engine.subscribers.delete(_known(request))
         return empty_response()
 
     return [
-        Route(
-            method="GET",
-            path="/api/v1/subscriptions",
-            handler=list_subscriptions,
-            tag="subscriptions",
-            summary="List the subscriptions, by id",
-            query=ControlPaging,
-            answers={200: SuccessAnswer(description="a page of subscriptions", model=SubscriptionsPage)},
-            errors=(InvalidInput,),
-        ),
         Route(
             method="PUT",
             path="/api/v1/subscriptions/{subscription_id}",
@@ -98,25 +128,6 @@ def _definitions(engine: EngineFacade) -> list[Route]:
                 201: SuccessAnswer(description="new", model=SubscriptionPut),
             },
             errors=(InvalidSubscription, UnsupportedMediaType, PayloadTooLarge),
-            roles=ADMINS,
-        ),
-        Route(
-            method="GET",
-            path="/api/v1/subscriptions/{subscription_id}",
-            handler=get_subscription,
-            tag="subscriptions",
-            summary="Show a subscription",
-            answers={200: SuccessAnswer(description="the subscription", model=SubscriptionDocument)},
-            errors=(UnknownSubscription,),
-        ),
-        Route(
-            method="GET",
-            path="/api/v1/subscriptions/{subscription_id}/secret",
-            handler=get_subscription_secret,
-            tag="subscriptions",
-            summary="Show the secret that signs the messages to a subscriber",
-            answers={200: SuccessAnswer(description="the secret", model=SubscriptionSecret)},
-            errors=(UnknownSubscription,),
             roles=ADMINS,
         ),
         Route(

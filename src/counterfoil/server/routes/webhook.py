@@ -27,12 +27,13 @@ from counterfoil.domain.jsontext import is_ordinary
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.server.answers import json_answer, json_response
-from counterfoil.server.completions import Headers, Resolve, Take, completion_text
+from counterfoil.server.completions import Headers, Resolve, completion_text
 from counterfoil.server.requests import parse_body, read_body, require_json, validate
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
 from counterfoil.wire.work import HeartbeatTaken, ReceiptState, ReportTaken
 
 RECEIPT_HEADER = "Counterfoil-Receipt"
+RECEIPT_PATH = "/webhook/{flow_id}/{step_id}/{receipt_token}"
 
 _REFUSALS = (
     AlreadySucceeded,
@@ -56,28 +57,42 @@ async def _read_report(request: web.Request) -> bytes:
         raise UndecodableResult(errors=[{"place": "body", "message": error.message}]) from None
 
 
-def express_completions(engine: EngineFacade, limit: int) -> Take:
-    """Takes completions on the fast path if nothing can refuse them before the commit."""
-    receipts = engine.context.receipts
-    read = StepResult.__pydantic_validator__.validate_json  # what ``model_validate_json`` calls
+class WebhookIntake:
+    """Takes completions from the fast path if nothing can refuse them before the commit."""
 
-    def take(flow_id: bytes, step_id: bytes, token: bytes, headers: Headers, body: bytes, resolve: Resolve) -> bool:
-        work_id = receipts.work_id_of_bytes(flow_id, step_id, token)
-        if work_id is None or len(body) > limit or not engine.accepting or not is_ordinary(body):
+    def __init__(self, engine: EngineFacade, max_body_bytes: int) -> None:
+        self.max_body_bytes = max_body_bytes
+        self._engine = engine
+        self._work_id_of = engine.context.receipts.work_id_of_bytes
+        self._read = StepResult.__pydantic_validator__.validate_json  # what ``model_validate_json`` calls
+
+    def work_id_of(self, flow_id: bytes, step_id: bytes, token: bytes) -> str | None:
+        """The work item of a valid receipt; None also while the engine stops."""
+        return self._work_id_of(flow_id, step_id, token) if self._engine.accepting else None
+
+    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
+        """Validate and submit a completion; False: the ordinary route finds out what is wrong with it."""
+        engine = self._engine
+        if len(body) > self.max_body_bytes or not engine.accepting or not is_ordinary(body):
             return False
         try:
-            result = read(body)
+            result = self._read(body)
         except ValidationError:
             return False
-        return engine.reports.take_completion(
-            work_id, result, lambda now: engine.reports.verify(headers(), body, now), resolve
-        )
-
-    return take
+        reports = engine.reports
+        taken = reports.take_completion(work_id, result, lambda now: reports.verify(headers(), body, now), resolve)
+        if taken:
+            engine.metrics.completion_arrived("fast")
+        return taken
 
 
 def webhook_routes(engine: EngineFacade) -> list[Route]:
+    return [*_completion_routes(engine), *_receipt_routes(engine)]
+
+
+def _completion_routes(engine: EngineFacade) -> list[Route]:
     async def complete(request: web.Request, flow_id: str, step_id: str, token: str) -> web.Response:
+        engine.metrics.completion_arrived("ordinary")
         try:
             work_id = engine.reports.work_of(flow_id, step_id, token)
             require_json(request)
@@ -100,6 +115,44 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
         token = request.headers.get(RECEIPT_HEADER, "")
         return await complete(request, match["flow_id"], match["step_id"], token)
 
+    accepted = {
+        200: SuccessAnswer(description="recorded, or a repeat without effect: see `verdict`", model=ReportTaken)
+    }
+    return [
+        Route(
+            method="POST",
+            path=RECEIPT_PATH,
+            handler=complete_work,
+            tag="webhook",
+            summary="Report the result of a work item",
+            description="The first outcome wins and is final. The code of a 400 says why a report was refused.",
+            request=StepResult,
+            example=_EXAMPLE,
+            answers=accepted,
+            errors=(*_REFUSALS, InvalidSignature),
+            roles=None,
+            bare=True,
+        ),
+        Route(
+            method="POST",
+            path="/webhook/{flow_id}/{step_id}",
+            handler=complete_work_by_header,
+            tag="webhook",
+            summary="Report a result with the receipt in a header",
+            description="The same as the report with the receipt in the path, for networks whose proxies log URLs. "
+            "The header `Counterfoil-Receipt` carries the receipt token.",
+            request=StepResult,
+            example=_EXAMPLE,
+            answers=accepted,
+            errors=(*_REFUSALS, InvalidSignature),
+            headers=(HeaderParameter(name=RECEIPT_HEADER, description="the receipt token"),),
+            roles=None,
+            bare=True,
+        ),
+    ]
+
+
+def _receipt_routes(engine: EngineFacade) -> list[Route]:
     async def beat_work(request: web.Request) -> web.Response:
         match = request.match_info
         work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
@@ -121,31 +174,15 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
         work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
         return json_response(await engine.queries.receipt(work_id))
 
-    path = "/webhook/{flow_id}/{step_id}/{receipt_token}"
-    accepted = {
-        200: SuccessAnswer(description="recorded, or a repeat without effect: see `verdict`", model=ReportTaken)
-    }
     return [
         Route(
-            method="POST",
-            path=path,
-            handler=complete_work,
-            tag="webhook",
-            summary="Report the result of a work item",
-            description="The first outcome wins and is final. The code of a 400 says why a report was refused.",
-            request=StepResult,
-            example=_EXAMPLE,
-            answers=accepted,
-            errors=(*_REFUSALS, InvalidSignature),
-            roles=None,
-            bare=True,
-        ),
-        Route(
             method="GET",
-            path=path,
+            path=RECEIPT_PATH,
             handler=get_receipt,
             tag="webhook",
             summary="Show the state of a work item",
+            description="The holder of a receipt can see whether its report was recorded and whether the work was "
+            "cancelled. The request changes nothing; it does not extend the deadline.",
             answers={200: SuccessAnswer(description="its state", model=ReceiptState)},
             errors=(UnknownReceipt,),
             roles=None,
@@ -153,21 +190,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
         ),
         Route(
             method="POST",
-            path="/webhook/{flow_id}/{step_id}",
-            handler=complete_work_by_header,
-            tag="webhook",
-            summary="Report a result with the receipt in a header",
-            request=StepResult,
-            example=_EXAMPLE,
-            answers=accepted,
-            errors=(*_REFUSALS, InvalidSignature),
-            headers=(HeaderParameter(name=RECEIPT_HEADER, description="the receipt token"),),
-            roles=None,
-            bare=True,
-        ),
-        Route(
-            method="POST",
-            path=f"{path}/heartbeat",
+            path=f"{RECEIPT_PATH}/heartbeat",
             handler=beat_work,
             tag="webhook",
             summary="Send a heartbeat",

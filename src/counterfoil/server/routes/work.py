@@ -89,6 +89,8 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             handler=list_work,
             tag="work",
             summary="List work items",
+            description="One page of the work items of all flows, oldest first. Filters combine. `overdue=true` finds "
+            "work that should have been dispatched or ended by now.",
             query=WorkFilters,
             answers={200: SuccessAnswer(description="one page", model=WorkPage)},
             errors=(InvalidInput,),
@@ -99,6 +101,8 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             handler=get_work,
             tag="work",
             summary="Show a work item with its attempts",
+            description="Each attempt with its times, its outcome, and what is known of its delivery. The receipt "
+            "token is never shown.",
             answers={200: SuccessAnswer(description="the work item", model=WorkDetail)},
             errors=(UnknownWork,),
         ),

@@ -310,9 +310,9 @@ function index() {
   const fragment = document.createDocumentFragment();
   for (const tag of api.tags) {
     const items = operationsOf(tag.name).map(([method, path, operation]) =>
-      element("li", {}, element("a", { href: `#${operation.operationId}`, title: `${method.toUpperCase()} ${path}` }, operation.summary)),
+      element("li", { "data-operation": operation.operationId }, element("a", { href: `#${operation.operationId}`, title: `${method.toUpperCase()} ${path}` }, operation.summary)),
     );
-    fragment.append(element("h2", {}, tag.name), element("ul", {}, ...items));
+    fragment.append(element("section", {}, element("h2", {}, tag.name), element("ul", {}, ...items)));
   }
   const rest = [["errors", "Error codes"], ["schemas", "Schemas"]];
   const items = rest.map(([id, label]) => element("li", {}, element("a", { href: `#${id}` }, label)));
@@ -325,6 +325,42 @@ function find(event) {
   for (const card of document.querySelectorAll(".operation[data-words]")) {
     card.hidden = !words.every((word) => card.dataset.words.includes(word));
   }
+  for (const item of document.querySelectorAll("#index li[data-operation]")) {
+    item.hidden = document.getElementById(item.dataset.operation).hidden;
+  }
+  for (const section of document.querySelectorAll("#main > section, #index > section")) {
+    const found = [...section.querySelectorAll("[data-words], [data-operation]")];
+    section.hidden = found.length > 0 && found.every((item) => item.hidden);
+  }
+}
+
+// The list of operations on a narrow screen; on a wide one it is always shown.
+function showMenu(open) {
+  const button = document.getElementById("menu");
+  button.setAttribute("aria-expanded", String(open));
+  button.textContent = open ? "Close" : "Menu";
+  button.closest("nav").classList.toggle("open", open);
+}
+
+function prepareMenu() {
+  const button = document.getElementById("menu");
+  const nav = button.closest("nav");
+  const isOpen = () => button.getAttribute("aria-expanded") === "true";
+  button.addEventListener("click", () => showMenu(!isOpen()));
+  document.getElementById("index").addEventListener("click", (event) => {
+    const link = event.target.closest("a");
+    if (!link) return;
+    showMenu(false);
+    if (link.hash === location.hash) openNamed(); // no hashchange follows
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !isOpen()) return;
+    showMenu(false);
+    button.focus();
+  });
+  nav.addEventListener("focusout", (event) => {
+    if (event.relatedTarget && !nav.contains(event.relatedTarget)) showMenu(false);
+  });
 }
 
 function openNamed() {
@@ -349,6 +385,7 @@ async function render() {
     schemaSection(api.components.schemas),
   );
   document.getElementById("find").addEventListener("input", find);
+  prepareMenu();
   window.addEventListener("hashchange", openNamed);
   openNamed();
 }

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.records import StepVersion
 from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
+from counterfoil.store.doctor.effect_rules import key_findings
 from counterfoil.store.doctor.rules import Finding, FlowRecords, check_flow
 from counterfoil.store.journal import parse_entry
 from counterfoil.store.kinds.approvals import read_approval
+from counterfoil.store.kinds.effects import read_reconciliation
 from counterfoil.store.kinds.flows import read_flow
 from counterfoil.store.kinds.gates import read_gate
 from counterfoil.store.kinds.steps import read_outputs, read_step
@@ -34,6 +36,7 @@ class FlowRows:
     entries: Rows
     gates: Rows = ()
     approvals: Rows = ()
+    reconciliations: Rows = ()
     pruned: Rows = ()
     """Ids of flows whose journal is gone, as ``doctor_pruned`` gives them."""
 
@@ -90,6 +93,10 @@ class Examination:
             approval = self._read(row[0], partial(read_approval, row))
             if approval is not None and approval.flow_id in flows:
                 flows[approval.flow_id].approvals[approval.approval_id] = approval
+        for row in rows.reconciliations:
+            record = self._read(row[0], partial(read_reconciliation, row))
+            if record is not None and record.flow_id in flows:
+                flows[record.flow_id].reconciliations[record.work_id] = record
 
     def _read(self, subject: str, reader: Callable[[], T]) -> T | None:
         """What a row says, or None and a finding when that is not what this program writes."""
@@ -107,6 +114,11 @@ def wrong_version(found: int | None, known: int) -> Finding:
 def lost_events(rows: Rows) -> Iterator[Finding]:
     for flow_id, count in rows:
         yield Finding("journal", flow_id, f"{count} entries belong to a flow that is not in the store")
+
+
+def shared_keys(rows: Rows) -> Iterator[Finding]:
+    for subject, problem in key_findings(rows):
+        yield Finding("keys", subject, problem)
 
 
 def _event(flow_id: str, work_id: str | None, at: int, fields: Sequence[Any]) -> Event:

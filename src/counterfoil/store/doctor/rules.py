@@ -18,11 +18,13 @@ from counterfoil.domain.records import (
     Approval,
     Flow,
     Gate,
+    Reconciliation,
     StepRun,
     StepVersion,
     Work,
 )
 from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK, ApprovalStatus, IllegalMove, WorkStatus
+from counterfoil.store.doctor.effect_rules import granted_attempts, repeated_effects, unsettled_problems
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class FlowRecords:
     work: dict[str, Work] = field(default_factory=dict)
     gates: dict[str, Gate] = field(default_factory=dict)
     approvals: dict[str, Approval] = field(default_factory=dict)
+    reconciliations: dict[str, Reconciliation] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     pruned: bool = False
     """What the flow carried is gone, its journal with it."""
@@ -54,9 +57,14 @@ _Kept = Flow | StepRun | Work | Gate | Approval
 def check_flow(flow_id: str, records: FlowRecords, versions: dict[str, StepVersion]) -> Iterator[Finding]:
     """All findings of one flow."""
     yield from _check_rest(flow_id, records)
+    granted = granted_attempts(records.events)
     for work in records.work.values():
-        yield from _check_work(work, versions)
+        yield from _check_work(work, versions, records.reconciliations.get(work.work_id), granted[work.work_id])
     yield from _check_approvals(records)
+    for work_id, problem in unsettled_problems(records.work, records.reconciliations):
+        yield Finding("unsettled", work_id, problem)
+    for work_id, problem in repeated_effects(records.events, records.work, versions):
+        yield Finding("unsafe_once", work_id, problem)
     if not records.pruned:
         yield from _check_journal(flow_id, records)
 
@@ -86,9 +94,12 @@ def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
             yield Finding("counters", f"{flow_id}/{step.step_id}", message)
 
 
-def _check_work(work: Work, versions: dict[str, StepVersion]) -> Iterator[Finding]:
+def _check_work(
+    work: Work, versions: dict[str, StepVersion], unknown: Reconciliation | None, granted: int
+) -> Iterator[Finding]:
     agents = work.version == GATED  # the next attempt is the agent's
-    if work.status is WorkStatus.NOT_COMPLETED and work.due_at is None and work.hold is None and not agents:
+    waits = work.due_at is not None or work.hold is not None or (unknown is not None and unknown.due_at is not None)
+    if work.status is WorkStatus.NOT_COMPLETED and not waits and not agents:
         yield Finding("not_completed", work.work_id, "not completed, without a next attempt and without a hold")
     if work.owner is not None and work.status is not WorkStatus.ACTIVE:
         yield Finding("active", work.work_id, f"is {work.status}, but a node holds it as in flight")
@@ -104,7 +115,8 @@ def _check_work(work: Work, versions: dict[str, StepVersion]) -> Iterator[Findin
     # A limit that the step inherits depends on the settings of the engine that sent it, which are not known here.
     definition = version.definition if work.undoes is None else version.definition.undoing()
     retries = definition.work.max_retries
-    if retries is not None and 0 <= retries < work.attempt - 1:
+    granted = max(granted, 0 if unknown is None else unknown.granted)
+    if retries is not None and 0 <= retries < work.attempt - 1 - granted:
         yield Finding("attempts", work.work_id, f"was dispatched {work.attempt} times, but {retries + 1} are allowed")
 
 
@@ -183,6 +195,14 @@ class _Told:
 
     def create_approval(self, approval: Approval) -> None:
         self.records.approvals[approval.approval_id] = approval
+
+    def open_reconciliation(self, event: Event) -> None:
+        """Its record is compared with the state of the item, not with the journal."""
+
+    close_reconciliation = open_reconciliation
+
+    def release_key(self, work: Work, event: Event) -> None:
+        """Keys are shared by flows: no journal of one flow tells all of a key."""
 
     def hear(self, event: Event) -> None:
         if event.type in (EventType.WORK_DISPATCHED, EventType.WORK_GRANTED):

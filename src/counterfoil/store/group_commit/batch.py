@@ -18,6 +18,7 @@ from counterfoil.domain.steps.checks import CheckNeeded
 from counterfoil.domain.subscriptions.notices import deliveries_of, filtered_by_labels, notices_of
 from counterfoil.domain.time import Clock
 from counterfoil.store.kinds.approvals import APPROVALS
+from counterfoil.store.kinds.declared import KINDS
 from counterfoil.store.kinds.subscriptions import DELIVERIES
 from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
@@ -124,9 +125,10 @@ class Batch:
         self.unit.capacity.give_back()
         self.unit.capacity.retract()
         self.restarted = True
-        # An approval is covered by the lock of its flow. A search may not find again what it found, and so locked: then
-        # nothing locks the flow, and the batch would restart for ever. A command that needs it misses it again.
-        self._missed.approvals.clear()
+        # A search may not find again what it found, and so locked: then nothing locks the flows of the records that
+        # were missed, and the batch would restart forever. A command that needs them misses them again.
+        for load in KINDS.covered:
+            getattr(self._missed, load).clear()
         self._begin()
 
     def __len__(self) -> int:

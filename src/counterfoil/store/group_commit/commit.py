@@ -6,7 +6,7 @@ Whatever arrives meanwhile goes into the next batch, so one disk flush serves as
 
 - Durable when answered: a command is answered after the commit that holds its change, never before.
 - What was committed is handed to the after-commit handlers, in their order, before the next batch begins; its commands
-  are answered while that one runs. A handler that raises is logged, and the next one is called all the same.
+  are answered while that one runs. A handler that raises is logged, and the next one is called nevertheless.
 - A refused command leaves no trace (its drafts are discarded) and is answered with its refusal.
 - A failed load or commit fails the whole batch with ``Unavailable``: nothing of it was written, all may be sent again.
 - A guard that refuses (``GuardRefused``) rolls the batch back. Its commands are executed again in two batches, and so

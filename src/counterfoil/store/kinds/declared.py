@@ -50,6 +50,15 @@ class Kinds:
         """Loads with which a batch may begin that takes no locks."""
         self.unlocked_later = self.unlocked | {load.name for load in loads if load.unlocked is Unlocked.LATER}
         """Loads that it may miss on the way."""
+        self.covered = frozenset(
+            load.name
+            for load in loads
+            if load.flow_column is not None and load.flow_of_key is None and load.name != "work"
+        )
+        """Loads of records that the lock of their flow covers, though their keys do not tell which flow that is.
+
+        The ids of work items do: their flows are looked up before they are locked.
+        """
         self.prune: list[PruneStatement] = sorted((each for kind in kinds for each in kind.prune), key=_order)
         self.empty: list[PruneStatement] = sorted((each for kind in kinds for each in kind.empty), key=_order)
 

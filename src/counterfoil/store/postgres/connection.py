@@ -35,8 +35,9 @@ SESSION = f"""
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
     SET plan_cache_mode = force_generic_plan; SET jit = off; SET lock_timeout = {LOCK_MS}
 """
-"""Every query here looks up some rows of many by a key. A plan that is kept from when the tables were small would go
-on reading them whole when they are large. Without kept statements each is planned anew, and needs no such advice."""
+"""Every query here looks up a few rows of many by a key. A plan that was kept from the time when the tables were small
+would still read them completely when they are large. Without kept statements each is planned again, and needs no such
+settings."""
 
 FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 """Everything by which a statement can fail that is not a bug in its text."""

@@ -164,7 +164,7 @@ async def _copy_table(connection: Connection, source: Source, place: Place, watc
 
 
 async def _proven(connection: Connection, source: Source, place: Place, watch: Watch) -> Fingerprint:
-    """The rows of both databases, each read anew from its own; raises StoreFailure when they are not the same."""
+    """The rows of both databases, each read again from its own; raises StoreFailure if they differ."""
     table = place.table
     there, here = Digest(watch.advanced), Digest(watch.advanced)
     for row in source.rows(table):

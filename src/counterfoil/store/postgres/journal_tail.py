@@ -1,10 +1,10 @@
-"""The end of the journal, over all flows: in order and without a gap, though transactions commit out of order.
+"""Reads the end of the journal over all flows, in order and complete, although transactions commit out of order.
 
-It is about entries, not yet about the events in them (store/journal.py). Their numbers are drawn before the commit, so
-for a moment 12 may be seen while 11 is still being written. A reader that went on from 12 would never see 11. But
-numbers are drawn without holes: a number that is missing belongs to a transaction that still runs, to one that was
-rolled back, or to a flow that was pruned. So whatever stands behind a hole is held back until every transaction that
-ran when the hole was first seen has ended; if the hole is still there then, it stays for ever.
+It reads entries, not yet the events in them (store/journal.py). Their numbers are drawn before the commit, so for a
+moment 12 may be visible while 11 is still being written. A reader that continued from 12 would never see 11. But
+numbers are drawn without gaps: a missing number belongs to a transaction that is still running, to one that was rolled
+back, or to a flow that was pruned. So every entry after a hole is held back until every transaction that was running
+when the hole was first seen has ended; if the hole is still there then, it is permanent.
 """
 
 from __future__ import annotations

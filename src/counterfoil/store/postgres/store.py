@@ -175,11 +175,12 @@ class PostgresStore:
         rows = [tuple(row) for row in found]
         size = rows[-1][-1] + (text_size(rows[-1]) if rows[-1][0] != seen else 0) if rows else 0
         shown = self._visible(query, parameters, [row[:-1] for row in rows])
+        full = size >= max_bytes or len(shown) < len(rows)
         if query not in READS:
-            return Page(shown, size >= max_bytes)
+            return Page(shown, full)
         if size < LONG_BYTES:
-            return Page(unpack_read(query, parameters, shown), size >= max_bytes)
-        return Page(await asyncio.to_thread(unpack_read, query, parameters, shown), size >= max_bytes)
+            return Page(unpack_read(query, parameters, shown), full)
+        return Page(await asyncio.to_thread(unpack_read, query, parameters, shown), full)
 
     def _visible(self, query: str, parameters: dict[str, Any], rows: list[Any]) -> list[Any]:
         return self._tail.visible(parameters["after"] // MOST_EVENTS, rows) if query == "journal_after" else rows

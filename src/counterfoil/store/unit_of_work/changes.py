@@ -43,6 +43,8 @@ class Changes:
         self._touched: AbstractSet[str] = frozenset()
         """What the first so many events are, and what they are about: asked for several times, and events only come."""
 
+        self._journaled_as_of = 0
+        self._journaled: AbstractSet[str] = frozenset()
         self._flows_as_of: tuple[int, ...] = ()
         self._flows: AbstractSet[str] = frozenset()
 
@@ -88,7 +90,10 @@ class Changes:
 
     def journaled(self) -> AbstractSet[str]:
         """The flows of which the journal is told anything."""
-        return {event.flow_id for event in self.events if event.journaled}
+        if self._journaled_as_of != len(self.events):
+            self._journaled = {event.flow_id for event in self.events if event.journaled}
+            self._journaled_as_of = len(self.events)
+        return self._journaled
 
     def changes_flow(self, flow_id: str) -> bool:
         """Whether the batch changes anything of the flow, be it without an event."""

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from uuid_utils import uuid7
 
+from counterfoil.domain.effects.dedup import item_ended
 from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.flows.planning import NO_PLAN, Plan
 from counterfoil.domain.flows.view import FlowRules
@@ -58,6 +59,7 @@ from counterfoil.store.kinds.steps import STEPS
 from counterfoil.store.kinds.subscriptions import DELIVERIES, SUBSCRIPTIONS
 from counterfoil.store.kinds.work import ACTIVE, CALLS, WORK
 from counterfoil.store.unit_of_work.changes import Changes
+from counterfoil.store.unit_of_work.effect_records import EffectRecords
 from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet, missing, step_key
 from counterfoil.store.unit_of_work.records import Records
 
@@ -85,7 +87,7 @@ class Completeness:
     """Steps in flows with all items that they ever had, by ``step_key``."""
 
 
-class UnitOfWork:
+class UnitOfWork(EffectRecords):
     """Loaded records, what the present command changes, and everything that the batch will write."""
 
     def __init__(self, definitions: DefinitionCache | dict[str, StepVersion]) -> None:
@@ -296,7 +298,7 @@ class UnitOfWork:
         first = (0 if step.released is None else step.released + 1) // RELEASED_TOGETHER * RELEASED_TOGETHER
         while first < step.items:
             for work in self._items_between(step, first, first + RELEASED_TOGETHER):
-                if work.status is WorkStatus.PENDING and work.due_at is None:
+                if work.status is WorkStatus.PENDING and work.due_at is None and work.hold is None:
                     yield work
             first += RELEASED_TOGETHER
 
@@ -456,6 +458,11 @@ class UnitOfWork:
 
     def forget_call(self, call_id: str) -> None:
         self.records(CALLS).put(call_id, None)
+
+    def release_key(self, work: Work, event: Event) -> None:
+        step = self.version(work.version)
+        if step.definition.effect.dedupes and work.undoes is None:
+            item_ended(self, work, step, event)
 
     def give_key(self, owner: KeyOwner) -> None:
         self.records(KEYS).put(owner.key_id, owner)

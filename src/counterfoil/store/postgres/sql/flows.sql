@@ -122,6 +122,25 @@ ORDER BY found.place, found.finished_at, found.step_id;
 -- name: get_flow_result
 SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 
+-- name: results_of_flows
+-- State and outputs of some flows, in the order in which they are given: a row for each step that gave something, or one
+-- row without outputs. Those of a flow that has not ended are left out unless so_far. OFFSET 0: see outputs_of_flows.
+SELECT found.flow_id, found.status, found.error, found.outputs FROM (
+    SELECT f.flow_id, f.status, f.error, s.outputs, s.finished_at, s.step_id, wanted.place
+    FROM jsonb_array_elements_text(:flow_ids::jsonb) WITH ORDINALITY AS wanted (flow_id, place)
+    JOIN flows AS f ON f.flow_id = ANY(ARRAY[wanted.flow_id])
+    LEFT JOIN flow_steps AS s ON s.flow_id = ANY(ARRAY[f.flow_id]) AND s.outputs IS NOT NULL
+        AND (:so_far::boolean OR f.status IN ('completed', 'failed', 'cancelled')) OFFSET 0
+) AS found
+ORDER BY found.place, found.finished_at, found.step_id;
+
+-- name: flows_not_open
+-- Which of some flows have ended, or do not exist.
+SELECT wanted.flow_id
+FROM jsonb_array_elements_text(:flow_ids::jsonb) WITH ORDINALITY AS wanted (flow_id, place)
+LEFT JOIN flows AS f ON f.flow_id = ANY(ARRAY[wanted.flow_id])
+WHERE f.flow_id IS NULL OR f.status IN ('completed', 'failed', 'cancelled') ORDER BY wanted.place;
+
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,

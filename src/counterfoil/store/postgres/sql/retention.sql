@@ -10,12 +10,16 @@ SELECT f.ordinal, f.flow_id, f.created_at,
 FROM flows AS f WHERE f.ordinal > :after ORDER BY f.ordinal LIMIT :limit;
 
 -- name: find_prunable
--- Those of some flows that ended by the cutoff, each with its labels.
+-- Those of some flows that ended by the cutoff, each with its labels; none with an unknown outcome to be settled. The
+-- index of held outcomes is of no use here, and coalesce keeps the planner from it.
 SELECT f.flow_id, i.labels
 FROM flows AS f LEFT JOIN flow_inputs AS i ON i.flow_id = ANY(ARRAY[f.flow_id])
 WHERE f.flow_id = ANY(ARRAY(SELECT jsonb_array_elements_text(:flows::jsonb)))
     AND f.status IN ('completed', 'failed', 'cancelled') AND f.finished_at <= :cutoff
     AND (NOT :payloads::boolean OR f.pruned_at IS NULL)
+    AND NOT EXISTS (
+        SELECT 1 FROM reconciliations AS r WHERE r.flow_id = ANY(ARRAY[f.flow_id]) AND coalesce(r.hold, '') <> ''
+    )
 FOR UPDATE OF f SKIP LOCKED;
 
 -- name: prune_calls
@@ -35,6 +39,12 @@ DELETE FROM approvals WHERE flow_id = ANY($1::text[]);
 -- A key of a step outlives its flow for as long as it is to be unique across workflows.
 DELETE FROM key_owners AS k USING unnest($1::text[], $2::bigint[]) AS gone (flow_id, at)
 WHERE k.flow_id = gone.flow_id AND (k.step_id IS NULL OR k.expires_at <= gone.at);
+
+-- name: prune_reconciliations
+DELETE FROM reconciliations WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_waiters
+DELETE FROM dedup_waiters WHERE flow_id = ANY($1::text[]);
 
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);

@@ -44,3 +44,20 @@ WHERE (:after IS NULL OR a.ordinal > :after)
     AND (:status IS NULL OR a.status = :status)
     AND (:flow_id IS NULL OR a.flow_id = :flow_id)
 ORDER BY a.ordinal LIMIT :limit;
+
+-- name: list_pending_approvals
+-- Oldest first, each with what names its flow and its step, and with the position of that in a workflow.
+SELECT a.ordinal, a.approval_id, a.flow_id, a.step_id, a.work_id, a.attempt, a.digest, a.status, a.requested_at, a.expires_at,
+    a.approvals, a.separate_requester, a.severity, a.requester, a.reason, a.policies, a.arguments, a.reviews,
+    a.decided_at, i.options, i.goals, g.facts,
+    (SELECT count(*) FROM gates AS o
+        WHERE o.flow_id = g.flow_id AND (o.first_at < g.first_at OR o.first_at = g.first_at AND o.step_id < g.step_id))
+FROM (
+    SELECT * FROM approvals INDEXED BY approvals_pending WHERE status = 'pending'
+    ORDER BY ordinal LIMIT :limit OFFSET :offset
+) AS a JOIN flow_inputs AS i ON i.flow_id = a.flow_id
+LEFT JOIN gates AS g ON g.flow_id = a.flow_id AND g.step_id = a.step_id
+ORDER BY a.ordinal;
+
+-- name: count_pending_approvals
+SELECT count(*) FROM approvals WHERE status = 'pending';

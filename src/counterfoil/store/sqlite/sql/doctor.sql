@@ -44,3 +44,27 @@ WHERE NOT EXISTS (SELECT 1 FROM flows AS f WHERE f.flow_id = j.flow_id) GROUP BY
 -- Flows whose journal is gone.
 SELECT json_group_array(f.flow_id)
 FROM json_each(?) AS wanted CROSS JOIN flows AS f ON f.flow_id = wanted.value WHERE f.pruned_at IS NOT NULL;
+
+-- name: doctor_reconciliations
+SELECT json_group_array(json_array(
+    r.work_id, r.flow_id, r.step_id, r.hold, r.cause, r.attempt, r.since, r.due_at, r.probes, r.probed_at,
+    r.probe_state, r.granted
+))
+FROM json_each(?) AS wanted CROSS JOIN reconciliations AS r ON r.flow_id = wanted.value;
+
+-- name: doctor_keys
+-- Keys that work items share: what does not fit together, and why.
+SELECT d.work_id, 'owner' FROM dedup_records AS d
+WHERE d.state = 'pending' AND NOT EXISTS (
+    SELECT 1 FROM work AS w WHERE w.work_id = d.work_id AND w.status IN ('pending', 'held', 'active', 'not_completed')
+)
+UNION ALL
+SELECT n.work_id, 'waiter' FROM dedup_waiters AS n
+WHERE NOT EXISTS (SELECT 1 FROM work AS w WHERE w.work_id = n.work_id AND w.status = 'pending' AND w.hold = 'dedup')
+UNION ALL
+SELECT w.work_id, 'lost' FROM work AS w
+WHERE w.status = 'pending' AND w.hold = 'dedup' AND NOT EXISTS (
+    SELECT 1 FROM dedup_waiters AS n JOIN dedup_records AS d ON d.dedup_id = n.dedup_id
+    WHERE n.work_id = w.work_id AND (d.state = 'pending' OR d.wake_at IS NOT NULL)
+)
+LIMIT 100;

@@ -102,6 +102,20 @@ ORDER BY wanted.key, s.finished_at, s.step_id;
 -- name: get_flow_result
 SELECT flow_id, status, error FROM flows WHERE flow_id = :flow_id;
 
+-- name: results_of_flows
+-- State and outputs of some flows, in the order in which they are given: a row for each step that gave something, or one
+-- row without outputs. Those of a flow that has not ended are left out unless so_far.
+SELECT f.flow_id, f.status, f.error, s.outputs FROM json_each(:flow_ids) AS wanted
+CROSS JOIN flows AS f ON f.flow_id = wanted.value
+LEFT JOIN flow_steps AS s ON s.flow_id = f.flow_id AND s.outputs IS NOT NULL
+    AND (:so_far OR f.status IN ('completed', 'failed', 'cancelled'))
+ORDER BY wanted.key, s.finished_at, s.step_id;
+
+-- name: flows_not_open
+-- Which of some flows have ended, or do not exist.
+SELECT wanted.value FROM json_each(:flow_ids) AS wanted LEFT JOIN flows AS f ON f.flow_id = wanted.value
+WHERE f.flow_id IS NULL OR f.status IN ('completed', 'failed', 'cancelled') ORDER BY wanted.key;
+
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,

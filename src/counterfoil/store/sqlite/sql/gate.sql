@@ -54,32 +54,57 @@ WHERE w.version = 'gate' AND w.status IN ('active', 'not_completed')
 ORDER BY w.ordinal LIMIT :limit;
 
 -- name: get_gates
--- What the gate knows of the steps of a flow, in the order in which they were asked for.
+-- What the gate knows of the steps of a flow, in the order in which they were asked for, with their last completion: its
+-- result where that begins with metadata, since results may be long, and its number.
 SELECT g.flow_id, g.step_id, g.work_id, g.idempotency_key, g.gate_count, g.completion_count, g.first_at, g.last_at,
     g.decision, g.standing, g.decision_id, g.input_digest, g.approval_id, g.holder, g.completed_at, g.completed_work_id,
-    g.facts, w.status, w.deadline_at, w.attempt, w.error, a.status
-FROM gates AS g JOIN work AS w ON w.work_id = g.work_id LEFT JOIN approvals AS a ON a.approval_id = g.approval_id
+    g.facts, w.status, w.deadline_at, w.attempt, w.error, a.status, a.expires_at, a.reviews,
+    m.result, c.ordinal
+FROM gates AS g JOIN work AS w ON w.work_id = g.work_id
+JOIN work AS c ON c.work_id = coalesce(g.completed_work_id, g.work_id)
+LEFT JOIN work AS m ON m.work_id = g.completed_work_id AND m.result LIKE '{"metadata":%'
+LEFT JOIN approvals AS a ON a.approval_id = g.approval_id
 WHERE g.flow_id = :flow_id ORDER BY g.first_at, g.step_id;
 
 -- name: list_workflows
 -- Newest first. Each filter is off while its parameter is null.
 SELECT f.ordinal, f.flow_id, f.status, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.options
-FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
-WHERE f.plan = 'cooperative'
-    AND (:before IS NULL OR f.ordinal < :before)
-    AND (:status IS NULL OR f.status = :status)
-    AND (:source IS NULL OR EXISTS (
-        SELECT 1 FROM flow_labels AS l WHERE l.label = :source AND l.flow_id = f.flow_id
+FROM (
+    SELECT f.ordinal, f.flow_id, f.status, f.created_at, f.error, f.finished_at
+    FROM flows AS f
+    WHERE f.plan = 'cooperative'
+        AND (:before IS NULL OR f.ordinal < :before)
+        AND (:status IS NULL OR f.status = :status)
+        AND (:source IS NULL OR EXISTS (
+            SELECT 1 FROM flow_labels AS l WHERE l.label = :source AND l.flow_id = f.flow_id
+        ))
+        AND (:trace_id IS NULL OR EXISTS (
+            SELECT 1 FROM flow_labels AS l WHERE l.label = :trace_id AND l.flow_id = f.flow_id
+        ))
+        AND (:label IS NULL OR EXISTS (
+            SELECT 1 FROM flow_labels AS l WHERE l.label = :label AND l.flow_id = f.flow_id
+        ))
+    ORDER BY f.ordinal DESC LIMIT :limit OFFSET :offset
+) AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
+ORDER BY f.ordinal DESC;
+
+-- name: count_workflows
+-- How many there are, along the index of workflows.
+SELECT count(*) FROM flows AS f WHERE f.plan = 'cooperative' AND (:status IS NULL OR f.status = :status);
+
+-- name: count_labelled_workflows
+-- The same with a label, and with two more if they are not null: along the index of the first label.
+SELECT count(*) FROM flow_labels AS l CROSS JOIN flows AS f ON f.flow_id = l.flow_id
+WHERE l.label = :label AND f.plan = 'cooperative' AND (:status IS NULL OR f.status = :status)
+    AND (:second IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS o WHERE o.label = :second AND o.flow_id = f.flow_id
     ))
-    AND (:trace_id IS NULL OR EXISTS (
-        SELECT 1 FROM flow_labels AS l WHERE l.label = :trace_id AND l.flow_id = f.flow_id
-    ))
-    AND (:label IS NULL OR EXISTS (
-        SELECT 1 FROM flow_labels AS l WHERE l.label = :label AND l.flow_id = f.flow_id
-    ))
-ORDER BY f.ordinal DESC LIMIT :limit;
+    AND (:third IS NULL OR EXISTS (
+        SELECT 1 FROM flow_labels AS o WHERE o.label = :third AND o.flow_id = f.flow_id
+    ));
 
 -- name: get_workflow
-SELECT f.ordinal, f.flow_id, f.status, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.options
+SELECT f.ordinal, f.flow_id, f.status, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.options,
+    f.pruned_at
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.flow_id = :flow_id AND f.plan = 'cooperative';

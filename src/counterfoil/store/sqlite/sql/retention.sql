@@ -10,13 +10,14 @@ SELECT f.ordinal, f.flow_id, f.created_at,
 FROM flows AS f WHERE f.ordinal > :after ORDER BY f.ordinal LIMIT :limit;
 
 -- name: find_prunable
--- Those of some flows that ended by the cutoff, each with its labels.
+-- Those of some flows that ended by the cutoff, each with its labels; none with an unknown outcome to be settled.
 SELECT f.flow_id, i.labels
 FROM json_each(:flows) AS wanted
 CROSS JOIN flows AS f ON f.flow_id = wanted.value
 LEFT JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status IN ('completed', 'failed', 'cancelled') AND f.finished_at <= :cutoff
-    AND (NOT :payloads OR f.pruned_at IS NULL);
+    AND (NOT :payloads OR f.pruned_at IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM reconciliations AS r WHERE r.flow_id = f.flow_id AND r.hold IS NOT NULL);
 
 -- name: prune_calls
 DELETE FROM cancel_calls WHERE call_id IN (SELECT w.work_id FROM work AS w WHERE w.flow_id IN (VALUES :rows));
@@ -37,6 +38,12 @@ DELETE FROM key_owners WHERE key_id IN (
     SELECT k.key_id FROM (VALUES :rows) AS gone CROSS JOIN key_owners AS k ON k.flow_id = gone.column1
     WHERE k.step_id IS NULL OR k.expires_at <= gone.column2
 );
+
+-- name: prune_reconciliations
+DELETE FROM reconciliations WHERE flow_id IN (VALUES :rows);
+
+-- name: prune_waiters
+DELETE FROM dedup_waiters WHERE flow_id IN (VALUES :rows);
 
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);

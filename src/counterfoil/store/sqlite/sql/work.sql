@@ -69,7 +69,7 @@ LIMIT :limit;
 -- Items of a step that are not released yet, in a range of items.
 SELECT work_id FROM work
 WHERE flow_id = :flow_id AND step_id = :step_id AND item >= :first AND item < :end
-    AND status = 'pending' AND due_at IS NULL
+    AND status = 'pending' AND due_at IS NULL AND hold IS NULL
 ORDER BY item;
 
 -- name: find_failed_work
@@ -224,7 +224,7 @@ FROM waiting WHERE step_id IS NOT NULL;
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,
     result, error, created_at, sent_at, acknowledged_at, recorded_at, idempotency_key, redrive_of, undoes,
     child_flow_id
-FROM work WHERE flow_id = :flow_id ORDER BY flow_id, step_id, item;
+FROM work WHERE flow_id = :flow_id ORDER BY flow_id, step_id, item, ordinal;
 
 -- name: get_work
 SELECT ordinal, work_id, flow_id, step_id, item, status, attempt, due_at, deadline_at, hold, progress, message,

@@ -6,15 +6,15 @@ from aiohttp import web
 
 from counterfoil.domain import errors
 from counterfoil.domain.gate.calls import GateCall
-from counterfoil.domain.gate.requests import Approve, CompleteStep, GateRequest, ProlongClaim, Reject
+from counterfoil.domain.gate.requests import ApproveStep, CompleteStep, GateRequest, ProlongClaim, RejectStep
 from counterfoil.engine.approvals.commands import Verdict
 from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import OPERATORS, REVIEWERS, caller
-from counterfoil.server.control_requests import GateQuery, PendingLimit, read_keyed
+from counterfoil.server.control_requests import GateQuery, PendingPaging, read_keyed
 from counterfoil.server.requests import read_model, read_optional_model, read_query
 from counterfoil.server.routes import EngineFacade, Handler, Route, SuccessAnswer
 from counterfoil.server.routes.approvals import REVIEW_ERRORS
-from counterfoil.server.routes.workflow_paths import BODY_ERRORS, STEP_PATH, step_id_of, workflow_id_of
+from counterfoil.server.routes.gate.paths import BODY_ERRORS, STEP_PATH, step_id_of, workflow_id_of
 from counterfoil.wire.approvals import PendingApprovals, StepReviewed
 from counterfoil.wire.gate import ClaimProlonged, GateAnswer
 from counterfoil.wire.workflows import WorkflowStepDetail
@@ -82,6 +82,8 @@ def _gate_routes(engine: EngineFacade) -> list[Route]:
             handler=get_workflow_step,
             tag="workflows",
             summary="Show a step with the history of all its decisions and attempts",
+            description="Decisions, approvals, attempts and reports, as events of the journal, oldest first. A step "
+            "is known from its first gate call on.",
             answers={200: SuccessAnswer(description="the step", model=WorkflowStepDetail)},
             errors=(errors.UnknownWorkflow, errors.UnknownStep),
         ),
@@ -146,14 +148,15 @@ def _report_routes(engine: EngineFacade) -> list[Route]:
 
 def _approval_routes(engine: EngineFacade) -> list[Route]:
     async def list_pending_approvals(request: web.Request) -> web.Response:
-        return json_response(await engine.control_queries.pending_approvals(read_query(request, PendingLimit).limit))
+        wanted = read_query(request, PendingPaging)
+        return json_response(await engine.control_queries.pending_approvals(limit=wanted.limit, offset=wanted.offset))
 
     async def approve_step(request: web.Request) -> web.Response:
-        said = await read_optional_model(request, Approve, errors.InvalidInput)
+        said = await read_optional_model(request, ApproveStep, errors.InvalidInput)
         return await review(request, "approve", said.comment)
 
     async def reject_step(request: web.Request) -> web.Response:
-        said = await read_optional_model(request, Reject, errors.InvalidInput)
+        said = await read_optional_model(request, RejectStep, errors.InvalidInput)
         return await review(request, "reject", said.reason)
 
     async def review(request: web.Request, verdict: Verdict, comment: str | None) -> web.Response:
@@ -162,7 +165,7 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
             await engine.approvals.review_step(workflow_id, step_id, caller(request), verdict, comment)
         )
 
-    def route(verb: str, handler: Handler, summary: str, model: type[Approve | Reject]) -> Route:
+    def route(verb: str, handler: Handler, summary: str, model: type[ApproveStep | RejectStep]) -> Route:
         return Route(
             method="POST",
             path=f"{STEP_PATH}/{verb}",
@@ -184,10 +187,12 @@ def _approval_routes(engine: EngineFacade) -> list[Route]:
             handler=list_pending_approvals,
             tag="approvals",
             summary="List pending approvals",
-            query=PendingLimit,
+            description="The pending approvals of `GET /api/v1/approvals`, oldest first, with the field names of gate "
+            "answers; also those of flows that the engine drives.",
+            query=PendingPaging,
             answers={200: SuccessAnswer(description="oldest first", model=PendingApprovals)},
             errors=(errors.InvalidInput,),
         ),
-        route("approve", approve_step, "Approve a step of a workflow", Approve),
-        route("reject", reject_step, "Reject a step of a workflow", Reject),
+        route("approve", approve_step, "Approve a step of a workflow", ApproveStep),
+        route("reject", reject_step, "Reject a step of a workflow", RejectStep),
     ]

@@ -17,7 +17,7 @@ from counterfoil.server.auth import OPERATORS, caller
 from counterfoil.server.control_requests import WorkflowFilters, read_keyed
 from counterfoil.server.requests import read_optional_model, read_query
 from counterfoil.server.routes import EngineFacade, Handler, Route, SuccessAnswer
-from counterfoil.server.routes.workflow_paths import BODY_ERRORS, PATH, workflow_id_of
+from counterfoil.server.routes.gate.paths import BODY_ERRORS, PATH, workflow_id_of
 from counterfoil.wire.workflows import WorkflowDocument, WorkflowEnded, WorkflowsPage
 
 WORKFLOW_EXAMPLE = {"workflow_name": "refund", "source": "langgraph", "metadata": {"customer": "acme"}}
@@ -69,6 +69,8 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
             handler=list_workflows,
             tag="workflows",
             summary="List workflows, newest first",
+            description="One page, without the steps; `next_cursor` leads to the next page. Filters combine: a "
+            "workflow must match each of them.",
             query=WorkflowFilters,
             answers={200: SuccessAnswer(description="a page of workflows", model=WorkflowsPage)},
             errors=(errors.InvalidInput,),
@@ -79,6 +81,8 @@ def _workflow_routes(engine: EngineFacade) -> list[Route]:
             handler=get_workflow,
             tag="workflows",
             summary="Show a workflow with its steps",
+            description="Each step with its last decision, the state of its work, its approval and its claim, in the "
+            "order of the first gate calls.",
             answers={200: SuccessAnswer(description="the workflow", model=WorkflowDocument)},
             errors=(errors.UnknownWorkflow,),
         ),

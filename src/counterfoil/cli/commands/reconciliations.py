@@ -1,0 +1,181 @@
+"""``counterfoil reconcile``: list, show and settle work items whose outcome is unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, cast
+
+import click
+
+from counterfoil.cli.connection import EngineConnection, connected, json_object
+from counterfoil.cli.output import (
+    compact,
+    print_facts,
+    print_json,
+    print_table,
+    status_text,
+    when,
+)
+from counterfoil.cli.times import since_time
+from counterfoil.cli.waiting import CAUSES, unknown_outcome
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from counterfoil.client import Reconciliation, SettledOutcome
+
+Outcome = Literal["applied", "not_applied", "failed"]
+
+HOLDS = ["reconcile", "unsafe_once"]
+CHOICES = ("--applied", "--not-applied", "--failed")
+
+
+@click.group(short_help="List and settle work items whose outcome is unknown.")
+def reconcile() -> None:
+    """List, show and settle work items whose outcome is unknown, and that the engine does not repeat by itself."""
+
+
+@reconcile.command("list")
+@click.option("--step", "step_id", help="Only items of this step.")
+@click.option("--hold", type=click.Choice(HOLDS), help="Only items of this effect policy.")
+@click.option("--since", help="Only items that wait since a time (2026-11-16T12:00:00Z), or for at most 15m, 2h, 1d.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--cursor", help="Continue after the previous page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@connected
+def list_reconciliations(
+    connection: EngineConnection,
+    step_id: str | None,
+    hold: str | None,
+    since: str | None,
+    limit: int,
+    cursor: str | None,
+    as_json: bool,
+) -> None:
+    """List the queue, the longest waiting item first: since when, why, and the last answer of its status_url."""
+    kind = cast('Literal["reconcile", "unsafe_once"] | None', hold)
+    page = connection.call(
+        lambda client: client.reconciliations(
+            step=step_id, hold=kind, since=since_time(since), cursor=cursor, limit=limit
+        )
+    )
+    if as_json:
+        print_json(page)
+        return
+    items = page["reconciliations"]
+    columns = ("WORK", "STEP", "SINCE", "CAUSE", "LAST PROBE", "HOLD", "STATUS", "ARGUMENTS")
+    print_table(columns, map(_row, items), empty="no work item waits for reconciliation")
+    if items:
+        click.echo("find out what happened, then settle each:", err=True)
+        click.echo(f"  counterfoil reconcile settle WORK {' | '.join(CHOICES)}", err=True)
+    if page["next_cursor"]:
+        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+
+
+@reconcile.command()
+@click.argument("work_id")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@connected
+def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
+    """Show an item of the queue with everything that is needed to find out what happened."""
+    item = connection.call(lambda client: client.reconciliation(work_id))
+    if as_json:
+        print_json(item)
+        return
+    print_facts(_facts(item))
+    text = json.dumps(item["arguments"] or {}, indent=2, ensure_ascii=False)
+    click.echo("\narguments\n" + "\n".join(f"  {line}" for line in text.splitlines()))
+    click.echo("\nfind out what happened, then settle it by one of these:", err=True)
+    for choice in CHOICES:
+        click.echo(f"  counterfoil reconcile settle {work_id} {choice}", err=True)
+
+
+@reconcile.command(
+    short_help="Settle an unknown outcome.",
+    epilog='Example: counterfoil reconcile settle WORK_ID --applied --outputs \'{"charge_id": "ch_1"}\' --note ledger',
+)
+@click.argument("work_id")
+@click.option("--applied", is_flag=True, help="The effect happened: the item succeeds.")
+@click.option(
+    "--not-applied",
+    is_flag=True,
+    help="Nothing happened: the item is sent again, an unsafe_once item after a new approval.",
+)
+@click.option("--failed", is_flag=True, help="The item fails.")
+@click.option("--outputs", metavar="JSON", help="With --applied: the outputs of the step, as a JSON object.")
+@click.option("--error", metavar="TEXT", help="With --failed: the error of the item.")
+@click.option("--note", metavar="TEXT", help="How it was found out; recorded with the settlement.")
+@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@connected
+def settle(
+    connection: EngineConnection,
+    work_id: str,
+    applied: bool,
+    not_applied: bool,
+    failed: bool,
+    outputs: str | None,
+    error: str | None,
+    note: str | None,
+    as_json: bool,
+) -> None:
+    """Settle an unknown outcome. The first settlement wins; the API key identifies the operator."""
+    if applied + not_applied + failed != 1:
+        raise click.UsageError(f"give one of {', '.join(CHOICES)}")
+    if outputs is not None and not applied:
+        raise click.UsageError("--outputs needs --applied")
+    if error is not None and not failed:
+        raise click.UsageError("--error needs --failed")
+    outcome: Outcome = "applied" if applied else "failed" if failed else "not_applied"
+    found = None if outputs is None else json_object(outputs, "--outputs")
+    settled = connection.call(lambda client: client.settle(work_id, outcome, outputs=found, error=error, note=note))
+    if as_json:
+        print_json(settled)
+    else:
+        click.echo(_settled(outcome, settled))
+
+
+def _settled(outcome: Outcome, settled: SettledOutcome) -> str:
+    work_id, approval_id = settled["work_id"], settled.get("approval_id")
+    if settled["status"] == "cancelled":
+        return f"recorded: {outcome}; work item {work_id} stays cancelled"
+    if approval_id is not None:
+        return (
+            f"work item {work_id} is sent once more after a new approval\n"
+            f"approve: counterfoil approvals approve {approval_id}"
+        )
+    if outcome == "not_applied":
+        return f"work item {work_id} is sent again"
+    return f"work item {work_id} {settled['status']}"
+
+
+def _row(item: Reconciliation) -> tuple[str | Text, ...]:
+    return (
+        item["work_id"],
+        item["step_id"],
+        when(item["since"]),
+        item["cause"],
+        _last_probe(item) or "",
+        item["hold"],
+        status_text(item["status"]),
+        compact(item["arguments"], 60),
+    )
+
+
+def _last_probe(item: Reconciliation) -> str | None:
+    probe = item["last_probe"]
+    return None if probe is None else f"{probe['state']}, {when(probe['at'])}"
+
+
+def _facts(item: Reconciliation) -> Iterator[tuple[str, str | Text | None]]:
+    yield "work", item["work_id"]
+    yield "flow", item["flow_id"]
+    yield "step", f"{item['step_id']}, attempt {item['attempt']}"
+    yield "status", status_text(item["status"])
+    yield "hold", f"{item['hold']}: {unknown_outcome(item['hold'], item['attempt'])}"
+    yield "cause", f"{item['cause']}: {CAUSES.get(item['cause'], 'the outcome is unknown')}"
+    yield "since", f"{item['since']}, {when(item['since'])}"
+    yield "key", item["idempotency_key"]
+    yield "status_url", item["status_url"]
+    yield "last probe", _last_probe(item)
+    yield "next probe", when(item["next_probe_at"]) or None

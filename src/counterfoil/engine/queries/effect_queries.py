@@ -1,0 +1,106 @@
+"""Reading the reconciliation queue. Readers never wait for the writer."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from counterfoil.domain.errors import NotWaitingForReconciliation, UnknownWork
+from counterfoil.domain.flows.requests import arguments_for
+from counterfoil.domain.jsontext import parse_json
+from counterfoil.domain.steps.definitions import StepDefinition
+from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.domain.urls import mask_url
+from counterfoil.engine.context import EngineContext
+from counterfoil.engine.queries.reading import converted, not_a_cursor, read, read_list
+from counterfoil.store.protocol import Row, Store
+from counterfoil.wire.effects import LastProbe, ReconciliationDocument, ReconciliationPage
+
+
+class EffectQueries:
+    """Every read of unknown outcomes."""
+
+    def __init__(self, store: Store, context: EngineContext) -> None:
+        self._store = store
+        self._context = context
+
+    async def reconciliations(
+        self,
+        *,
+        step_id: str | None = None,
+        hold: str | None = None,
+        since_ms: int | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> ReconciliationPage:
+        """The queue, the longest waiting item first; a cursor names the last item of the page before."""
+        after_since, after_work = _cursor(cursor)
+        rows, following = await read_list(
+            self._store,
+            "list_reconciliations",
+            self._context.page_bytes,
+            limit,
+            after_since=after_since,
+            after_work=after_work,
+            step_id=step_id,
+            hold=hold,
+            since=since_ms,
+        )
+        documents = await converted(_document, rows)
+        following = None if following is None else f"{rows[-1][0]}-{rows[-1][1]}"
+        return {"reconciliations": documents, "next_cursor": following}
+
+    async def reconciliation(self, work_id: str) -> ReconciliationDocument:
+        """One item of the queue."""
+        rows = await read(self._store, "get_reconciliation", work_id=work_id)
+        if not rows or rows[0][4] is None:
+            await self._refuse(work_id)
+        return _document(rows[0])
+
+    async def flow_of_work(self, work_id: str) -> str:
+        rows = await read(self._store, "get_work", work_id=work_id)
+        if not rows:
+            raise UnknownWork
+        return str(rows[0][2])
+
+    async def by_hold(self) -> dict[str, tuple[int, float]]:
+        """How many items wait, and for how many seconds the oldest has, by their hold."""
+        now, rows = self._context.clock(), await read(self._store, "reconciliations_by_hold")
+        return {hold: (count, max(0, now - since) / 1000) for hold, count, since in rows}
+
+    async def _refuse(self, work_id: str) -> None:
+        rows = await read(self._store, "get_work", work_id=work_id)
+        if not rows:
+            raise UnknownWork
+        raise NotWaitingForReconciliation(work_id=work_id, status=rows[0][5])
+
+
+def _cursor(cursor: str | None) -> tuple[int | None, str | None]:
+    if cursor is None:
+        return None, None
+    since, separator, work_id = cursor.partition("-")
+    if not (separator and since.isascii() and since.isdigit() and len(since) < 16 and work_id.isalnum()):
+        raise not_a_cursor()
+    return int(since), work_id
+
+
+def _document(row: Row) -> ReconciliationDocument:
+    (since, work_id, flow_id, step_id, hold, cause, attempt, probed_at, probe_state, _, due_at,
+     idempotency_key, arguments, status, definition, init) = row  # fmt: skip
+    step = StepDefinition.model_validate_json(definition)
+    called_with: dict[str, Any] = parse_json(arguments) if arguments else arguments_for(step, parse_json(init or "{}"))
+    last_probe = None if probed_at is None else {"at": rfc3339(probed_at), "state": probe_state}
+    return {
+        "work_id": work_id,
+        "flow_id": flow_id,
+        "step_id": step_id,
+        "status": status,
+        "hold": hold,
+        "cause": cause,
+        "attempt": attempt,
+        "idempotency_key": idempotency_key,
+        "arguments": called_with,
+        "since": rfc3339(since),
+        "status_url": None if step.status_url is None else mask_url(step.status_url),
+        "last_probe": cast("LastProbe | None", last_probe),
+        "next_probe_at": optional_rfc3339(due_at),
+    }

@@ -1,0 +1,1 @@
+"""Routes of agents: workflows, their steps at the gate, and checkpoints."""

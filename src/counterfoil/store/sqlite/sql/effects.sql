@@ -1,0 +1,121 @@
+-- Unknown outcomes, and the keys whose results work items share.
+
+-- name: load_reconciliations
+-- What is known of some work items whose outcome is, or was, unknown.
+SELECT json_group_array(json_array(
+    r.work_id, r.flow_id, r.step_id, r.hold, r.cause, r.attempt, r.since, r.due_at, r.probes, r.probed_at,
+    r.probe_state, r.granted
+))
+FROM json_each(?) AS wanted CROSS JOIN reconciliations AS r ON r.work_id = wanted.value;
+
+-- name: load_dedup
+-- Some keys, with their owner or result.
+SELECT json_group_array(json_array(
+    d.dedup_id, d.step_id, d.idempotency_key, d.state, d.work_id, d.flow_id, d.outcome, d.recorded_at, d.expires_at,
+    d.waiting, d.wake_at
+))
+FROM json_each(?) AS wanted CROSS JOIN dedup_records AS d ON d.dedup_id = wanted.value;
+
+-- name: load_waiters
+-- Work items that wait for a key.
+SELECT json_group_array(json_array(
+    w.work_id, w.flow_id, w.dedup_id, w.since
+))
+FROM json_each(?) AS wanted CROSS JOIN dedup_waiters AS w ON w.work_id = wanted.value;
+
+-- name: put_reconciliations
+-- An unknown outcome, new or changed.
+INSERT INTO reconciliations (
+    work_id, flow_id, step_id, hold, cause, attempt, since, due_at, probes, probed_at, probe_state, granted
+)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (work_id) DO UPDATE SET
+    flow_id = excluded.flow_id, step_id = excluded.step_id, hold = excluded.hold, cause = excluded.cause,
+    attempt = excluded.attempt, since = excluded.since, due_at = excluded.due_at, probes = excluded.probes,
+    probed_at = excluded.probed_at, probe_state = excluded.probe_state, granted = excluded.granted;
+
+-- name: put_dedup
+-- A key with its owner or result, new or changed.
+INSERT INTO dedup_records (
+    dedup_id, step_id, idempotency_key, state, work_id, flow_id, outcome, recorded_at, expires_at, waiting, wake_at
+)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (dedup_id) DO UPDATE SET
+    step_id = excluded.step_id, idempotency_key = excluded.idempotency_key, state = excluded.state,
+    work_id = excluded.work_id, flow_id = excluded.flow_id, outcome = excluded.outcome,
+    recorded_at = excluded.recorded_at, expires_at = excluded.expires_at, waiting = excluded.waiting,
+    wake_at = excluded.wake_at;
+
+-- name: put_waiters
+-- A work item begins to wait for a key.
+INSERT INTO dedup_waiters (
+    work_id, flow_id, dedup_id, since
+)
+SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
+ON CONFLICT (work_id) DO UPDATE SET
+    flow_id = excluded.flow_id, dedup_id = excluded.dedup_id, since = excluded.since;
+
+-- name: delete_reconciliations
+DELETE FROM reconciliations WHERE work_id IN (VALUES :rows);
+
+-- name: delete_dedup
+DELETE FROM dedup_records WHERE dedup_id IN (VALUES :rows);
+
+-- name: delete_waiters
+DELETE FROM dedup_waiters WHERE work_id IN (VALUES :rows);
+
+-- name: find_due_probes
+-- Unknown outcomes whose status_url is to be asked now, the longest due first.
+SELECT r.work_id FROM reconciliations AS r
+WHERE r.due_at <= :now ORDER BY r.due_at LIMIT :limit;
+
+-- name: next_probe
+SELECT min(due_at) FROM reconciliations WHERE due_at IS NOT NULL;
+
+-- name: find_waking
+-- Work items that can go on because their key has a result, or no owner: then only the one that has waited longest.
+SELECT w.work_id, w.flow_id, w.dedup_id, w.since
+FROM dedup_records AS d CROSS JOIN dedup_waiters AS w ON w.dedup_id = d.dedup_id
+WHERE d.wake_at IS NOT NULL AND (d.state <> 'free' OR NOT EXISTS (
+        SELECT 1 FROM dedup_waiters AS earlier
+        WHERE earlier.dedup_id = w.dedup_id AND (earlier.since, earlier.work_id) < (w.since, w.work_id)
+))
+ORDER BY d.wake_at, w.since, w.work_id LIMIT :limit;
+
+-- name: next_waking
+SELECT min(wake_at) FROM dedup_records WHERE wake_at IS NOT NULL;
+
+-- name: find_forgettable
+-- Keys whose window has passed, the longest ago first.
+SELECT d.dedup_id FROM dedup_records AS d WHERE d.expires_at <= :now ORDER BY d.expires_at LIMIT :limit;
+
+-- name: next_forgetting
+SELECT min(expires_at) FROM dedup_records WHERE expires_at IS NOT NULL;
+
+-- name: get_reconciliation
+SELECT r.since, r.work_id, r.flow_id, r.step_id, r.hold, r.cause, r.attempt, r.probed_at, r.probe_state, r.probes, r.due_at,
+    w.idempotency_key, w.arguments, w.status, v.definition, i.init
+FROM reconciliations AS r
+JOIN work AS w ON w.work_id = r.work_id
+LEFT JOIN step_versions AS v ON v.version = w.version
+LEFT JOIN flow_inputs AS i ON i.flow_id = w.flow_id
+WHERE r.work_id = :work_id;
+
+-- name: list_reconciliations
+-- The reconciliation queue, the longest waiting first. Each filter is off while its parameter is null.
+SELECT r.since, r.work_id, r.flow_id, r.step_id, r.hold, r.cause, r.attempt, r.probed_at, r.probe_state, r.probes, r.due_at,
+    w.idempotency_key, w.arguments, w.status, v.definition, i.init
+FROM reconciliations AS r
+JOIN work AS w ON w.work_id = r.work_id
+LEFT JOIN step_versions AS v ON v.version = w.version
+LEFT JOIN flow_inputs AS i ON i.flow_id = w.flow_id
+WHERE r.hold IS NOT NULL
+    AND (:after_since IS NULL OR (r.since, r.work_id) > (:after_since, :after_work))
+    AND (:step_id IS NULL OR r.step_id = :step_id)
+    AND (:hold IS NULL OR r.hold = :hold)
+    AND (:since IS NULL OR r.since >= :since)
+ORDER BY r.since, r.work_id LIMIT :limit;
+
+-- name: reconciliations_by_hold
+-- How many items wait to be settled, and since when the oldest does, by their hold.
+SELECT hold, count(*), min(since) FROM reconciliations WHERE hold IS NOT NULL GROUP BY hold;
