@@ -218,12 +218,20 @@ async def eventful_effects(api: Api, endpoint: StepEndpoint) -> list[str]:
     resumed = await api.start("lost")
     await api.until_event(resumed, "work_probed")
     await beat(await endpoint.received("/lost"))
+
+    endpoint.answer("/running", Answer(status=500))
+    endpoint.answer("/running/status", Answer(body={"state": "running"}))
+    often = {"work": {"init_backoff_ms": 10}, "status_url": endpoint.url("/running/status")}
+    await api.put_step("running", endpoint.url("/running"), effect=reconcile, **often)
+    running = await api.start("running")
+    await api.until_event(running, "work_probed", 2)  # the first answer makes the item active, the second finds it so
+
     settled = await api.start("lost")
     held = await api.until_work(settled, "not_completed", hold="reconcile")
     (await api.post(f"/api/v1/flows/{settled}/cancel")).ok()
     (await api.post(f"/api/v1/reconciliations/{held['work_id']}", {"outcome": "not_applied"})).ok()
 
-    flows = [quick, resumed, settled]
+    flows = [quick, resumed, running, settled]
     for step_id, effect, report in (
         ("reused", {"policy": "dedupe"}, {"success": True}),
         ("failed", {"policy": "dedupe"}, {"success": False, "error": "no"}),
