@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages, driven by its DevTools protocol; without one they are skipped."""
+"""A headless Chromium for tests of pages, driven by its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import asyncio
 import base64
 import itertools
 import json
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from tests.eventually import eventually
-from tests.programs import PLACES
+from tests.programs import program
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -31,17 +29,6 @@ FLAGS = (
     "--disable-sync",
     "--remote-debugging-port=0",
 )
-
-
-def chromium() -> str:
-    """The path of the browser; ends the test as skipped where there is none, also in continuous integration.
-
-    ``.ci/run`` does not install it: what only a browser can show is checked on machines that have one.
-    """
-    for name in NAMES:
-        if (found := shutil.which(name, path=PLACES)) is not None:
-            return found
-    pytest.skip("no Chromium is installed (on Debian and Ubuntu: apt-get install chromium)")
 
 
 class BrowserPage:
@@ -98,7 +85,7 @@ class BrowserPage:
 async def browser_page(url: str, profile: Path, *, width: int, height: int, phone: bool) -> AsyncIterator[BrowserPage]:
     """A new browser with a profile of its own, showing one page."""
     process = await asyncio.create_subprocess_exec(
-        chromium(),
+        program(*NAMES),
         *FLAGS,
         f"--user-data-dir={profile}",
         "about:blank",

@@ -1,4 +1,4 @@
-"""Programs that some tests need and Python cannot install: pgbouncer, nginx."""
+"""Programs that some tests need and pip cannot install; ``.ci/run`` installs their packages."""
 
 from __future__ import annotations
 
@@ -23,9 +23,14 @@ def left_out(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-def program(name: str) -> str:
-    """The path of an installed program; ends the test where there is none."""
-    found = shutil.which(name, path=PLACES)
-    if found is None:
-        left_out(f"{name} is not installed (on Debian and Ubuntu: apt-get install {name})")
-    return found
+PACKAGES = {"go": "golang-go", "node": "nodejs", "npx": "npm"}
+"""The Debian packages of programs that are named otherwise."""
+
+
+def program(*names: str) -> str:
+    """The path of the first of these programs that is installed; ends the test where there is none."""
+    for name in names:
+        if (found := shutil.which(name, path=PLACES)) is not None:
+            return found
+    package = PACKAGES.get(names[0], names[0])
+    left_out(f"{names[0]} is not installed (on Debian and Ubuntu: apt-get install {package})")

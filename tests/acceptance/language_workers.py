@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.acceptance.processes import environment
 from tests.eventually import eventually
 from tests.pages import ROOT, blocks_of
+from tests.programs import left_out, program
 
 EXAMPLES = ROOT / "examples"
 PAGE = ROOT / "docs" / "how-to" / "write-a-worker-in-other-languages.md"
@@ -37,44 +35,36 @@ class Language:
     prepare: Callable[[Path], list[str]]
 
 
-def installed(*names: str) -> list[str]:
-    """The paths of programs; skips the test where one is missing, also in continuous integration."""
-    found = {name: shutil.which(name) for name in names}
-    missing = [name for name, path in found.items() if path is None]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
-    return [path for path in found.values() if path is not None]
-
-
 def built(*command: str) -> None:
     """Run a command that makes a worker ready."""
     made = subprocess.run(command, check=False, capture_output=True, text=True, timeout=BUILD_SECONDS)
     if made.returncode != 0 and UNREACHABLE.search(made.stderr):
-        pytest.skip(f"{command[0]} cannot reach its registry: {made.stderr[-500:]}")
+        left_out(f"{command[0]} cannot reach its registry: {made.stderr[-500:]}")
     assert made.returncode == 0, made.stderr
 
 
 def typescript(directory: Path) -> list[str]:
     """Node runs the file as it is, or, if it is too old for that, what esbuild makes of it (as the docs say)."""
-    [node] = installed("node")
+    node = program("node")
     version = subprocess.run([node, "--version"], check=True, capture_output=True, text=True).stdout
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= STRIPS_TYPES:
         return [node, str(EXAMPLES / "worker.ts")]
-    [npx] = installed("npx")
+    npx = program("npx")
     made = directory / "worker.mjs"
     built(npx, "--yes", ESBUILD, str(EXAMPLES / "worker.ts"), f"--outfile={made}")
     return [node, str(made)]
 
 
 def go(directory: Path) -> list[str]:
-    [compiler] = installed("go")
+    compiler = program("go")
     made = directory / "worker"
     built(compiler, "build", "-o", str(made), str(EXAMPLES / "worker.go"))
     return [str(made)]
 
 
 def bash(directory: Path) -> list[str]:
-    installed("bash", "curl", "jq", "socat", "sha256sum")
+    for name in ("bash", "curl", "jq", "socat", "sha256sum"):
+        program(name)
     return [str(EXAMPLES / "worker.sh")]
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import fcntl
 import hashlib
-import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -182,7 +181,7 @@ def _curl_answer(place: Path) -> Answer:
 
 
 def by_node() -> Send:
-    return in_thread(lambda calls: from_document(run([toolchain("node"), str(HERE / "fetch.mjs")], as_document(calls))))
+    return in_thread(lambda calls: from_document(run([program("node"), str(HERE / "fetch.mjs")], as_document(calls))))
 
 
 def by_go(folder: Path) -> Send:
@@ -195,7 +194,7 @@ def by_go(folder: Path) -> Send:
 
 
 def compiled(folder: Path) -> Path:
-    go = toolchain("go")
+    go = program("go")
     source = HERE / "nethttp" / "main.go"
     binary = folder / f"nethttp-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
     with (folder / "nethttp.lock").open("w") as lock:
@@ -203,11 +202,3 @@ def compiled(folder: Path) -> Path:
         if not binary.exists():
             run([go, "build", "-o", str(binary), str(source)])
     return binary
-
-
-def toolchain(name: str) -> str:
-    """The path of a program of another language; the test is skipped where it is not installed, also in CI."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
