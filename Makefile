@@ -9,8 +9,8 @@ FUZZ_REQUESTS ?= 100000
 FUZZ_SECONDS ?= 60
 PROPERTY_EXAMPLES ?= 150
 
-# One process more than the two cores that the tests are made for: some tests wait for what takes real time.
-SPREAD := -n 3 --dist worksteal
+# Two processes more than the two cores that the tests are made for: many tests wait for what takes real time.
+SPREAD := -n 4 --dist worksteal
 # What runs side by side is printed in one piece each, if this make can do that.
 TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
