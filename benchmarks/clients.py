@@ -3,7 +3,8 @@
 Real clients are much slower than the engine, so what is measured is not them. Each client sends some completions to a
 socket that records them; then the load generator sends the same bytes, cut in the same way, as fast as it can, in turns
 with its own plain requests. Beside that, the client itself sends completions, and the processor time of the engine for
-each of them is compared with that for plain requests at the same rate.
+each of them is compared with that for plain requests at the same rate. There the size of the batches is shown as well:
+a batch has a fixed cost, which few completions share if a client sends them one after the other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -34,10 +36,13 @@ TARGET = 0.9
 
 
 class Run(NamedTuple):
-    """What came of sending some completions: how many a second, and the engine's processor time for each."""
+    """What came of sending some completions: how many a second, and what each cost the engine."""
 
     rate: float
     server_seconds: float
+    """The engine's processor time for each."""
+    batched: float
+    """How many commands the engine committed in one transaction, on average."""
 
 
 class Round(NamedTuple):
@@ -81,9 +86,8 @@ async def clients(size: Size) -> list[Outcome]:
 def _outcomes(client: str, rounds: Sequence[Round]) -> list[Outcome]:
     replayed = [(each.replayed[client], each.replayed[RAW]) for each in rounds]
     own = [each.by_themselves[client] for each in rounds if each.by_themselves]
-    times = " over ".join(
-        f"{statistics.median(run.server_seconds for run in runs) * 1e6:.0f}" for runs in zip(*own, strict=True)
-    )
+    times = _over(own, lambda run: run.server_seconds * 1e6, ".0f")
+    batches = _over(own, lambda run: run.batched, ".1f")
     return [
         middle_of(
             f"completions/s as {client} sends them over the raw client's",
@@ -97,12 +101,18 @@ def _outcomes(client: str, rounds: Sequence[Round]) -> list[Outcome]:
             at_least=False,
         ),
         middle_of(
-            f"server time for each, sent by {client} itself, over the raw client's at its rate ({times} µs)",
+            f"server time for each, sent by {client} itself, over the raw client's at its rate "
+            f"({times} µs, {batches} in a batch)",
             [sent.server_seconds / raw.server_seconds for sent, raw in own],
             None,
             at_least=False,
         ),
     ]
+
+
+def _over(own: Sequence[tuple[Run, Run]], figure: Callable[[Run], float], form: str) -> str:
+    """The medians of a figure, sent by the client itself over sent by the raw client."""
+    return " over ".join(f"{statistics.median(map(figure, runs)):{form}}" for runs in zip(*own, strict=True))
 
 
 # ------------------------------------------------------------------------------------------------ shapes
@@ -135,15 +145,36 @@ async def _replay(
 ) -> Run:
     """Complete them in a client's shape, or in that of the load generator."""
     requests = [(post_request(url, RESULT),) if shape is None else addressed(shape, url) for url in urls]
-    before = processor_seconds(server)
+    spent = _Spent(server)
     rate = await send_all(server, requests, connections, most_per_second)
-    return Run(rate, (processor_seconds(server) - before) / len(urls))
+    return spent.run(rate, len(urls))
 
 
 async def _send_itself(client: str, server: Server, urls: list[str]) -> Run:
-    before = processor_seconds(server)
+    spent = _Spent(server)
     seconds = float(await asyncio.to_thread(_run_client, client, "send", "\n".join(urls)))
-    return Run(len(urls) / seconds, (processor_seconds(server) - before) / len(urls))
+    return spent.run(len(urls) / seconds, len(urls))
+
+
+class _Spent:
+    """What the engine spends from the making of this object on."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._commands, self._batches = batches(server)
+        self._seconds = processor_seconds(server)
+
+    def run(self, rate: float, completions: int) -> Run:
+        seconds = processor_seconds(self._server) - self._seconds
+        commands, made = batches(self._server)
+        return Run(rate, seconds / completions, (commands - self._commands) / (made - self._batches))
+
+
+def batches(server: Server) -> tuple[float, float]:
+    """How many commands the engine has committed, and in how many transactions."""
+    with urllib.request.urlopen(f"{server.url}/metrics") as answer:
+        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[:1] != "#")
+    return float(lines["counterfoil_batch_size_sum"]), float(lines["counterfoil_batch_size_count"])
 
 
 def processor_seconds(server: Server) -> float:
