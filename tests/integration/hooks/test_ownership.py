@@ -114,7 +114,7 @@ async def test_a_superseded_owner_goes_on_as_after_any_failure(api: Api, shop: W
         {"order_id": takes("string"), "booked": gives()},
         lambda _: {"booked": 1},
         compensate=shop.undoing("book"),
-    )  # noqa: E501
+    )
     attributes = {**ORDER, "booked": takes(), **CONFIRMED}
     await put_hook(api, attributes=attributes, hook={"on_conflict": "supersede"})
     flow = {"goals": [HOOK], "inputs": {"order_id": "order_id"}, "outputs": {"confirmed": "confirmed"}}
@@ -234,7 +234,7 @@ async def test_the_losers_of_wait_for_release_their_tokens(api: Api, shop: Works
         {"order_id": takes(), "shipped": gives()},
         lambda _: {"shipped": True},
         wait_for={"any": 1, "of": ["mail", "phone"]},
-    )  # noqa: E501
+    )
     flow_id = await order(api, "1", "ship")
     await waiting(api, flow_id, "mail")
     await waiting(api, flow_id, "phone")
@@ -251,7 +251,7 @@ async def test_n_of_m_hooks_are_enough(api: Api, shop: Workshop) -> None:
         await put_hook(api, name, hook={"token": name + ":{order_id}"}, attributes={**ORDER, name: gives()})
     await shop.sync(
         "ship", {"order_id": takes(), "shipped": gives()}, lambda _: {"shipped": True}, wait_for={"any": 2, "of": votes}
-    )  # noqa: E501
+    )
     flow_id = await order(api, "1", "ship")
     for name in votes:
         await waiting(api, flow_id, name)
