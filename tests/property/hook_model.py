@@ -124,7 +124,8 @@ class HookModel:
         """The answer, or the code of the refusal."""
         self.register_owners(token)
         owner = self.owner.get(token)
-        for hook in [owner] if owner is not None else self.expected.get(token, []):
+        takers: list[ModelHook] = [owner] if owner is not None else self.expected.get(token, [])
+        for hook in takers:
             buffered = hook is not owner
             if delivery_id in hook.taken:
                 return _answer(hook, duplicate=True, buffered=buffered)
