@@ -21,12 +21,14 @@ from counterfoil.engine.effects.service import Reconciliations
 from counterfoil.engine.engine import Engine
 from counterfoil.engine.flows.service import Flows
 from counterfoil.engine.gate.workflows import Workflows
+from counterfoil.engine.hooks.service import Hooks
 from counterfoil.engine.operations import Operations
 from counterfoil.engine.policies.service import Policies
 from counterfoil.engine.probe import Readiness
 from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
+from counterfoil.engine.queries.hook_queries import HookQueries
 from counterfoil.engine.queries.queries import Queries
 from counterfoil.engine.queries.results import Results
 from counterfoil.engine.schedules import Schedules
@@ -86,21 +88,10 @@ def assemble(
     peers = Peers(store, context, lease, feed, results, wakeups, room, sizer)
     dispatcher = Dispatcher(context, transport, signer, metrics, slots, lease, shortage, wakeups)
     checker = ValueChecker(limits.value_check_ms, limits.value_checks)
-    commit = GroupCommit(
-        store,
-        context.clock,
-        metrics,
-        context.known,
-        backlog_limit=limits.backlog,
-        batch_limit=limits.batch,
-        batches=store.batches,
-        sizer=sizer,
-        prepare=dispatcher.prepare,
-        after_commit=_handlers(dispatcher, wakeups, room, peers, feed, results, metrics),
-        checker=checker,
-    )
+    handlers = _handlers(dispatcher, wakeups, room, peers, feed, results, metrics)
+    commit = _group_commit(store, context, metrics, limits, sizer, dispatcher, handlers, checker)
     queries, control_queries = Queries(store, context, results), ControlQueries(store, context)
-    effect_queries = EffectQueries(store, context)
+    effect_queries, hook_queries = EffectQueries(store, context), HookQueries(store, context)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
     return Engine(
         steps=Steps(context, commit, queries, can_verify=verifier is not None),
@@ -109,15 +100,17 @@ def assemble(
         workflows=Workflows(context, commit, control_queries, metrics),
         approvals=Approvals(commit, control_queries, metrics),
         reconciliations=Reconciliations(context, commit, effect_queries, metrics),
+        hooks=Hooks(commit, metrics),
         policies=Policies(context, commit, control_queries),
         schedules=Schedules(context, commit, metrics),
         subscribers=Subscribers(store, context, commit),
         operations=Operations(
-            context, commit, queries, effect_queries, results, metrics, readiness, lease, sweep_progress
+            context, commit, queries, effect_queries, hook_queries, results, metrics, readiness, lease, sweep_progress
         ),
         queries=queries,
         control_queries=control_queries,
         effect_queries=effect_queries,
+        hook_queries=hook_queries,
         feed=feed,
         results=results,
         commit=commit,
@@ -136,6 +129,31 @@ def assemble(
         store=store,
         metrics=metrics,
         slots=slots,
+    )
+
+
+def _group_commit(
+    store: Store,
+    context: EngineContext,
+    metrics: Metrics,
+    limits: Limits,
+    sizer: BatchSizer,
+    dispatcher: Dispatcher,
+    handlers: list[AfterCommit],
+    checker: ValueChecker,
+) -> GroupCommit:
+    return GroupCommit(
+        store,
+        context.clock,
+        metrics,
+        context.known,
+        backlog_limit=limits.backlog,
+        batch_limit=limits.batch,
+        batches=store.batches,
+        sizer=sizer,
+        prepare=dispatcher.prepare,
+        after_commit=handlers,
+        checker=checker,
     )
 
 
