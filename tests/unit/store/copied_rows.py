@@ -31,6 +31,7 @@ TABLES = {
     "reconciliations": ("work_id",),
     "dedup_records": ("dedup_id",),
     "dedup_waiters": ("work_id",),
+    "keyed_flows": ("ordinal",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -135,4 +136,5 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         ("d2", "job", "k", "pending", "w2", "a", None, None, None, 1, 5),
     ],
     "dedup_waiters": [("w3", "z", "d2", LARGEST)],
+    "keyed_flows": [(4, "z", "Straße 7", LARGEST, "digest", LARGEST, 1), (9, "flow", "k", 1, "digest", 0, 0)],
 }

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import dataclass
+from typing import Literal, cast
 
 from counterfoil.domain.errors import FlowExists
 from counterfoil.domain.flows.launch import Launch, launch, plan_launch
 from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.flows.settle import begin
+from counterfoil.domain.records import KeyedFlow
+from counterfoil.domain.runs.admission import Admission, RunClaim, admit
+from counterfoil.domain.runs.ownership import start_digest
+from counterfoil.domain.states import FINAL_FLOWS
 from counterfoil.domain.time import rfc3339
 from counterfoil.engine.context import EngineContext
 from counterfoil.store.group_commit.batch import ReadOnlyCommand
 from counterfoil.store.unit_of_work.read_set import ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.wire.flows import FlowStarted, PlanDocument
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """A start that made no flow: the flow that owns its run key is the answer."""
+
+    flow_id: str
+    outcome: Literal["adopted", "retained", "signalled"]
+    """``retained``: the owner has ended."""
 
 
 class Start:
@@ -30,24 +44,53 @@ class Start:
         needs.registers.add(str(self._known.register.revision))
         if self._request.flow_id is not None:
             needs.flows.add(self._flow_id)
+        if self._request.idempotency_key is not None:
+            needs.run_keys.add(self._request.idempotency_key)
 
-    def decide(self, unit: UnitOfWork, now: int) -> FlowStarted:
+    def decide(self, unit: UnitOfWork, now: int) -> FlowStarted | Reuse:
+        """The flow that was started, or the one that owns the run key."""
+        request, superseded = self._request, None
+        if request.idempotency_key is not None:
+            admission = admit(unit, self._claim(request.idempotency_key), now)
+            if admission.owner is not None:
+                return self._reuse(admission)
+            superseded = admission.superseded
+        return self._start(unit, superseded, now)
+
+    def _claim(self, run_key: str) -> RunClaim:
+        request = self._request
+        started_with = start_digest(request.goals, request.init)
+        flow = KeyedFlow(self._flow_id, run_key, 0, started_with, request.retain_ms, request.retain_failed)
+        return RunClaim(flow, request.on_conflict, request.if_owner)
+
+    def _reuse(self, admission: Admission) -> Reuse:
+        assert admission.owner is not None
+        ended = admission.owner.status in FINAL_FLOWS
+        return Reuse(admission.owner.flow_id, "retained" if ended else "signalled" if admission.signal else "adopted")
+
+    def _start(self, unit: UnitOfWork, superseded: str | None, now: int) -> FlowStarted:
         request, flow_id = self._request, self._flow_id
         if request.flow_id is not None and unit.find_flow(flow_id) is not None:
             raise FlowExists(flow_id=flow_id)
         options = request.options()
         if self._started_by is not None:
             options["started_by"] = self._started_by
-        wanted = Launch(flow_id, request.goals, request.init, request.metadata, request.labels, options)
+        wanted = Launch(
+            flow_id, request.goals, request.init, request.metadata, request.labels, options, superseded=superseded
+        )
         plan = launch(unit, wanted, now)
         begin(unit, flow_id, now)
-        return {
+        document: FlowStarted = {
             "flow_id": flow_id,
             "status": unit.flow(flow_id).status,
             "goals": plan.goals,
             "plan": cast(PlanDocument, plan.document()),
             "created_at": rfc3339(now),
+            "reused": False,
         }
+        if superseded is not None:
+            document["superseded"] = superseded
+        return document
 
 
 class Preview(ReadOnlyCommand):

@@ -25,6 +25,7 @@ from counterfoil.domain.records import (
 )
 from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK, ApprovalStatus, IllegalMove, WorkStatus
 from counterfoil.store.doctor.effect_rules import granted_attempts, repeated_effects, unsettled_problems
+from counterfoil.store.doctor.run_rules import journaled_key
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class FlowRecords:
     approvals: dict[str, Approval] = field(default_factory=dict)
     reconciliations: dict[str, Reconciliation] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    run_key: str | None = None
     pruned: bool = False
     """What the flow carried is gone, its journal with it."""
 
@@ -146,6 +148,8 @@ def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
             yield Finding("journal", subject, f"{event.type} cannot be applied: {type(error).__name__} {error}")
             return
     told = hearing.records
+    if journaled_key(records.events) != records.run_key:
+        yield Finding("run_keys", flow_id, "was started with another run key than the store has for it")
     yield from _differences(flow_id, told.flow, records.flow, "flow")
     for step_id in sorted(records.steps.keys() | told.steps.keys()):
         yield from _differences(f"{flow_id}/{step_id}", told.steps.get(step_id), records.steps.get(step_id), "step")

@@ -35,6 +35,7 @@ from counterfoil.domain.records import (
     Flow,
     FlowInputs,
     Gate,
+    KeyedFlow,
     KeyOwner,
     StepRun,
     StepVersion,
@@ -55,6 +56,7 @@ from counterfoil.store.kinds.gates import GATES, KEYS
 from counterfoil.store.kinds.kind import Kind
 from counterfoil.store.kinds.policies import POLICIES, POLICY_VERSIONS
 from counterfoil.store.kinds.rates import RATES
+from counterfoil.store.kinds.runs import KEYED_FLOWS, RUN_KEYS
 from counterfoil.store.kinds.steps import STEPS
 from counterfoil.store.kinds.subscriptions import DELIVERIES, SUBSCRIPTIONS
 from counterfoil.store.kinds.work import ACTIVE, CALLS, WORK
@@ -387,6 +389,9 @@ class UnitOfWork(EffectRecords):
     def find_key(self, key_id: str) -> KeyOwner | None:
         return self.records(KEYS).get(key_id)
 
+    def last_claim(self, run_key: str) -> KeyedFlow | None:
+        return self.records(RUN_KEYS).get(run_key)
+
     def controls(self) -> Controls:
         """Policies and subscriptions in force, with what this batch has put or taken out."""
         seen = self._controls
@@ -466,6 +471,10 @@ class UnitOfWork(EffectRecords):
 
     def give_key(self, owner: KeyOwner) -> None:
         self.records(KEYS).put(owner.key_id, owner)
+
+    def claim_run_key(self, claim: KeyedFlow) -> None:
+        self.records(RUN_KEYS).put(claim.run_key, claim)
+        self.records(KEYED_FLOWS).put(claim.flow_id, claim)
 
     def put_policy(self, policy: KeptPolicy) -> None:
         """Another version of a policy, or its end: each is kept."""
