@@ -46,7 +46,8 @@ async def test_the_first_start_makes_a_flow(api: Api, owned: str) -> None:
 
 
 async def test_reject(api: Api, owned: str) -> None:
-    for fields in ({"on_conflict": "reject"}, {}):
+    explicit: dict[str, Any] = {"on_conflict": "reject"}
+    for fields in (explicit, {}):
         reply = await api.post(FLOWS, {"goals": [STEP], "init": {"order": 4711}, "idempotency_key": KEY, **fields})
         assert reply.refused(409, "RUN_KEY_CONFLICT") == {"flow_id": owned, "status": "active"}
     assert await flows_of_key(api) == [owned]
@@ -92,7 +93,12 @@ async def test_another_start_with_the_same_key(api: Api, endpoint: StepEndpoint,
     """Other goals or another init: refused, whatever the strategy, except for ``supersede``."""
     await api.put_step("other", endpoint.url("/other"))
     for on_conflict in ("reject", "adopt"):
-        for fields in ({"init": {"order": 1}}, {"init": {}}, {"goals": ["other"], "init": {"order": 4711}}):
+        others: list[dict[str, Any]] = [
+            {"init": {"order": 1}},
+            {"init": {}},
+            {"goals": ["other"], "init": {"order": 4711}},
+        ]
+        for fields in others:
             reply = await start(api, on_conflict, **fields)
             assert reply.refused(409, "RUN_KEY_REUSED") == {"flow_id": owned, "status": "active"}
     assert await flows_of_key(api) == [owned]
