@@ -100,7 +100,7 @@ class Client(RunCalls, WorkflowCalls, ControlCalls):
         on_deadline: Literal["fail", "cancel"] | None = None,
         compensate: bool | None = None,
     ) -> StartedFlow:
-        """Start a flow without a run key; ``start`` takes more. If ``flow_id`` is given, a repeat raises ``FlowExists``."""
+        """Start a flow without a run key (``start`` takes one); a repeat of ``flow_id`` raises ``FlowExists``."""
         started = await self.start(
             goals,
             init,

@@ -19,6 +19,7 @@ CounterfoilError
 │   ├── UnknownPolicy
 │   ├── UnknownSubscription
 │   ├── UnknownDelivery
+│   ├── HookNotFound
 │   └── UnknownRoute
 ├── Invalid                 the request is wrong; the error names the place
 │   ├── InvalidResult
@@ -29,6 +30,7 @@ CounterfoilError
 │   ├── InvalidSchedule
 │   ├── InvalidPolicy
 │   ├── InvalidSubscription
+│   ├── InvalidPayload
 │   ├── UnreachableGoal
 │   └── PlanCycle
 ├── Conflict                the request is valid, but the present state does not allow it
@@ -203,6 +205,11 @@ class UnknownDelivery(Unknown):
     default_message = "no such delivery: already delivered, or never existed"
 
 
+class HookNotFound(Unknown):
+    code = "HOOK_NOT_FOUND"
+    default_message = "no hook waits for a payload with this token"
+
+
 class UnknownRoute(Unknown):
     code = "NOT_FOUND"
     default_message = "no such path; GET /openapi.json lists all paths"
@@ -252,6 +259,11 @@ class InvalidPolicy(Invalid):
 class InvalidSubscription(Invalid):
     code = "INVALID_SUBSCRIPTION"
     default_message = "the subscription is not valid"
+
+
+class InvalidPayload(Invalid):
+    code = "INVALID_PAYLOAD"
+    default_message = "the payload is not what the hook accepts; the hook goes on waiting"
 
 
 class UnreachableGoal(Invalid):

@@ -77,7 +77,7 @@ def flow() -> None:
 )
 @click.option(
     "--retain-key-for",
-    help="For how long after the end the same start returns this flow: 30s, 15m, 2h, 1d (default: 0).",
+    help="How long after its end the same start returns this flow: 30s, 15m, 2h, 1d (default: 0).",
 )
 @click.option("--retain-failed", is_flag=True, help="Retain the run key after a failure or a cancellation, too.")
 @click.option(
@@ -158,7 +158,7 @@ def start(
 
 def _of_another_start(started: Any) -> str:
     """What the run key has to do with another flow; empty: nothing."""
-    if started["reused"]:
+    if started.get("reused"):
         signalled = ", and has the signal" if started.get("signalled") else ""
         return f"not started: this flow owns the run key, it is {started['status']}{signalled}"
     superseded = started.get("superseded")

@@ -22,8 +22,8 @@ from counterfoil.domain.runs.requests import (
     RETAINED_FOR,
     RETAINS_FAILED,
     HookSignal,
+    KeyRetention,
     OnConflict,
-    Retention,
     RunKeyText,
     SeenOwner,
     retention_ms,
@@ -66,7 +66,7 @@ class StartFlow(BaseModel):
     """What happens while another flow owns the key."""
     if_owner: SeenOwner | None = None
     """``on_conflict`` applies only to this owner, as it is described here."""
-    retain_key_for: Retention = 0
+    retain_key_for: KeyRetention = 0
     """How long after the end of the flow the same start is answered with its result."""
     retain_failed: StrictBool = False
     """Whether the key is retained after a failure or a cancellation, too."""

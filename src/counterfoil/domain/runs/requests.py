@@ -35,7 +35,7 @@ def _checked(given: str | int | None) -> str | int | None:
     return given
 
 
-Retention = Annotated[
+KeyRetention = Annotated[
     StrictStr | StrictInt | None,
     AfterValidator(_checked),
     WithJsonSchema(
@@ -50,7 +50,7 @@ class HookSignal(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    hook: Annotated[StrictStr, Field(min_length=1, max_length=512, pattern=_PRINTABLE, description="the hook's token")]
+    hook: Annotated[StrictStr, Field(min_length=1, max_length=255, pattern=_PRINTABLE, description="the hook's token")]
     payload: Any
     delivery_id: Annotated[StrictStr, Field(min_length=1, max_length=255, pattern=_PRINTABLE)] | None = None
 

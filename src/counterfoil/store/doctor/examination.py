@@ -11,6 +11,7 @@ from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.records import StepVersion
 from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
 from counterfoil.store.doctor.effect_rules import key_findings
+from counterfoil.store.doctor.hook_rules import token_findings
 from counterfoil.store.doctor.rules import Finding, FlowRecords, check_flow
 from counterfoil.store.doctor.run_rules import owner_problems
 from counterfoil.store.journal import parse_entry
@@ -18,6 +19,7 @@ from counterfoil.store.kinds.approvals import read_approval
 from counterfoil.store.kinds.effects import read_reconciliation
 from counterfoil.store.kinds.flows import read_flow
 from counterfoil.store.kinds.gates import read_gate
+from counterfoil.store.kinds.inbound.hooks import read_hook
 from counterfoil.store.kinds.steps import read_outputs, read_step
 from counterfoil.store.kinds.work import read_work
 
@@ -39,6 +41,7 @@ class FlowRows:
     approvals: Rows = ()
     reconciliations: Rows = ()
     run_keys: Rows = ()
+    hooks: Rows = ()
     pruned: Rows = ()
     """Ids of flows whose journal is gone, as ``doctor_pruned`` gives them."""
 
@@ -102,6 +105,10 @@ class Examination:
         for flow_id, run_key in rows.run_keys:
             if flow_id in flows:
                 flows[flow_id].run_key = run_key
+        for row in rows.hooks:
+            hook = self._read(row[0], partial(read_hook, row))
+            if hook is not None and hook.flow_id in flows:
+                flows[hook.flow_id].hooks[hook.hook_id] = hook
 
     def _read(self, subject: str, reader: Callable[[], T]) -> T | None:
         """What a row says, or None and a finding when that is not what this program writes."""
@@ -129,6 +136,11 @@ def shared_keys(rows: Rows) -> Iterator[Finding]:
 def run_keys(rows: Rows) -> Iterator[Finding]:
     for subject, problem in owner_problems(rows):
         yield Finding("run_keys", subject, problem)
+
+
+def owned_tokens(rows: Rows) -> Iterator[Finding]:
+    for subject, problem in token_findings(rows):
+        yield Finding("hooks", subject, problem)
 
 
 def _event(flow_id: str, work_id: str | None, at: int, fields: Sequence[Any]) -> Event:
