@@ -33,9 +33,10 @@ def holds_key(claim: KeyedFlow, flow: Flow, now: int) -> bool:
     """Whether a flow owns the key that it claimed, unless another flow has claimed it since."""
     if flow.status not in FINAL_FLOWS:
         return True
-    if flow.finished_at is None or not (flow.status is FlowStatus.COMPLETED or claim.retain_failed):
-        return False
-    return now < flow.finished_at + claim.retain_ms
+    if flow.finished_at is None or not claim.retain_ms:
+        return False  # whatever the time is: the clock of this node may be behind that of the node that ended the flow
+    kept = flow.status is FlowStatus.COMPLETED or claim.retain_failed
+    return kept and now < flow.finished_at + claim.retain_ms
 
 
 def find_owner(view: FlowView, run_key: str, now: int) -> RunOwner | None:
