@@ -54,7 +54,13 @@ async def test_a_token_is_percent_encoded_in_the_url(api: Api, order_id: str) ->
 
 @pytest.mark.parametrize(
     ("token", "order_id"),
-    [("order:{order_id}", "x" * 250), ("{order_id}", "."), ("{order_id}", ".."), ("{order_id}", ""), ("{order_id}", "\0")],
+    [
+        ("order:{order_id}", "x" * 250),
+        ("{order_id}", "."),
+        ("{order_id}", ".."),
+        ("{order_id}", ""),
+        ("{order_id}", "\0"),
+    ],
 )
 async def test_a_token_that_no_url_can_hold_fails_the_step(api: Api, token: str, order_id: str) -> None:
     await put_hook(api, hook={"token": token})
@@ -202,13 +208,13 @@ async def test_a_delivery_is_a_duplicate_after_the_hook_is_gone_too(api: Api) ->
 
 async def test_a_pruned_flow_no_longer_knows_its_deliveries(start_node: StartNode, connect: Connect) -> None:
     clock = MovableClock()
-    api = connect(await start_node(clock, retention={"flows": "1h"}))
+    api = connect(await start_node(clock, retention_ms=3_600_000))
     await put_hook(api)
     flow_id = await order(api)
     await waiting(api, flow_id)
     (await post(api, "order:1", {"confirmed": True}, "d1")).ok()
     await api.final(flow_id)
-    clock.advance(2 * 3_600_000)
+    clock.advance(hours=2)
 
     async def gone() -> bool:
         return (await api.get(f"/api/v1/flows/{flow_id}")).status == 404
