@@ -21,7 +21,7 @@ from tests.acceptance.conftest import ClientOf, NewEngine
 from tests.acceptance.effect_cells import doctor_is_content
 from tests.acceptance.processes import EngineProcess
 from tests.eventually import elapsed
-from tests.integration.flows.test_run_keys import active_at_most_once
+from tests.integration.flows.run_keys import active_at_most_once
 from tests.seeds import announce
 from tests.wire import Api, Reply
 

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from counterfoil.app import run_doctor
-from counterfoil.testing import Answer, MovableClock, StepEndpoint
+from counterfoil.testing import MovableClock, StepEndpoint
 from tests.eventually import eventually
+from tests.integration.flows.run_keys import FLOWS, KEY, end, flows_of_key, start
 from tests.integration.planned import Workshop, gives, takes
 from tests.integration.scenario import PATH, STEP
 from tests.running import Connect, StartNode
-from tests.wire import Api, Reply
+from tests.wire import Api
 
-KEY = "order:4711"
-FLOWS = "/api/v1/flows"
 STRATEGIES = ("reject", "adopt", "supersede")
-
-
-async def start(api: Api, on_conflict: str = "reject", key: str | None = KEY, **fields: Any) -> Reply:
-    body = {"goals": [STEP], "idempotency_key": key, "on_conflict": on_conflict, **fields}
-    return await api.post(FLOWS, body)
-
-
-@pytest.fixture
-async def owned(api: Api, endpoint: StepEndpoint) -> str:
-    """An active flow that owns the key; its step waits for a webhook."""
-    await api.put_step(STEP, endpoint.url(PATH))
-    return str((await start(api, init={"order": 4711})).ok(201)["flow_id"])
 
 
 # -------------------------------------------------------------------------------------------- while the owner is active
@@ -154,16 +139,6 @@ async def test_the_key_is_free_as_soon_as_its_owner_ends(
     assert body["reused"] is False
     assert "superseded" not in body, "the owner had already ended"
     assert await flows_of_key(api) == [body["flow_id"], owned]
-
-
-async def end(api: Api, endpoint: StepEndpoint, flow_id: str, ending: str, count: int = 1) -> None:
-    if ending == "cancelled":
-        (await api.post(f"{FLOWS}/{flow_id}/cancel")).ok()
-        return
-    result = (
-        {"success": ending == "completed", "outputs": {"shipped": 1}} if ending == "completed" else {"success": False}
-    )
-    (await api.complete(await endpoint.received(PATH, count), result)).ok()
 
 
 async def test_the_deadline_of_the_owner_frees_its_key(
@@ -351,178 +326,3 @@ async def test_a_pruned_flow_leaves_its_key(start_node: StartNode, connect: Conn
     assert await flows_of_key(api) == [newer]
     await node.stop()
     assert run_doctor(node.settings) == []
-
-
-# ------------------------------------------------------------------------------------------------------------- the list
-
-
-async def flows_of_key(api: Api, key: str = KEY, **params: str) -> list[str]:
-    page = (await api.get(FLOWS, key=key, **params)).ok()
-    assert {flow["idempotency_key"] for flow in page["flows"]} <= {key}
-    return [flow["flow_id"] for flow in page["flows"]]
-
-
-async def test_flows_are_listed_by_key(api: Api, endpoint: StepEndpoint, owned: str) -> None:
-    ids = [owned]
-    for number in range(6):
-        labels = {"parity": str(number % 2)}
-        ids.append((await start(api, "supersede", labels=labels)).ok(201)["flow_id"])
-    await api.start(STEP)
-    (await start(api, key="order:47")).ok(201)
-    newest_first = ids[::-1]
-    assert await flows_of_key(api) == newest_first
-    assert await flows_of_key(api, status="active") == newest_first[:1]
-    assert await flows_of_key(api, status="cancelled") == newest_first[1:]
-    assert await flows_of_key(api, label="parity:0") == [ids[5], ids[3], ids[1]]
-    assert await flows_of_key(api, goal="other") == []
-    assert await flows_of_key(api, since="2100-01-01T00:00:00Z") == []
-    assert await flows_of_key(api, key="nothing") == []
-    found, cursor = list[str](), ""
-    while True:
-        page = (await api.get(FLOWS, key=KEY, limit="3", **({"cursor": cursor} if cursor else {}))).ok()
-        found += [flow["flow_id"] for flow in page["flows"]]
-        cursor = page["next_cursor"]
-        if not cursor:
-            break
-    assert found == newest_first
-    (await api.get(FLOWS, key="k" * 256)).refused(422, "INVALID_INPUT")
-
-
-@pytest.mark.parametrize("key", ["ä" * 255, " spaces ", "'; DROP TABLE flows --", "100%", "a/b?c=d&e#f", "\U0001f9fe"])
-async def test_any_text_is_a_key(api: Api, endpoint: StepEndpoint, key: str) -> None:
-    await api.put_step(STEP, endpoint.url(PATH))
-    flow_id = (await start(api, key=key)).ok(201)["flow_id"]
-    assert (await start(api, key=key)).refused(409, "RUN_KEY_CONFLICT")["flow_id"] == flow_id
-    assert (await api.flow(flow_id))["idempotency_key"] == key
-    assert await flows_of_key(api, key) == [flow_id]
-
-
-# ------------------------------------------------------------------------------------------------------------- refusals
-
-
-@pytest.mark.parametrize(
-    ("fields", "place"),
-    [
-        ({"idempotency_key": ""}, "idempotency_key"),
-        ({"idempotency_key": "k" * 256}, "idempotency_key"),
-        ({"idempotency_key": "a\u0000b"}, "idempotency_key"),
-        ({"idempotency_key": 7}, "idempotency_key"),
-        ({"on_conflict": "supersede"}, "idempotency_key"),
-        ({"on_conflict": "adopt", "idempotency_key": None}, "idempotency_key"),
-        ({"retain_failed": True}, "idempotency_key"),
-        ({"idempotency_key": "k", "on_conflict": "replace"}, "on_conflict"),
-        ({"idempotency_key": "k", "on_conflict": "signal"}, "signal"),
-        ({"idempotency_key": "k", "retain_key_for": "soon"}, "retain_key_for"),
-        ({"idempotency_key": "k", "retain_key_for": -1}, "retain_key_for"),
-        ({"idempotency_key": "k", "retain_key_for": "400d"}, "retain_key_for"),
-        ({"idempotency_key": "k", "retain_key_for": True}, "retain_key_for"),
-        ({"idempotency_key": "k", "signal": {"payload": {}}}, "signal.hook"),
-        ({"idempotency_key": "k", "if_owner": {}}, "if_owner.flow_id"),
-    ],
-)
-async def test_a_wrong_field_is_named(api: Api, endpoint: StepEndpoint, fields: dict[str, Any], place: str) -> None:
-    await api.put_step(STEP, endpoint.url(PATH))
-    details = (await api.post(FLOWS, {"goals": [STEP], **fields})).refused(422, "INVALID_INPUT")
-    assert details["errors"][0]["place"].startswith(place)
-
-
-@pytest.mark.parametrize("given", [0, "0", "0s", None, "90s", 5_000, "366d"])
-async def test_how_long_a_key_is_retained_may_be_written_in_several_ways(
-    api: Api, endpoint: StepEndpoint, given: Any
-) -> None:
-    await api.put_step(STEP, endpoint.url(PATH))
-    (await start(api, retain_key_for=given)).ok(201)
-
-
-# ------------------------------------------------------------------------------------------------- as the caller saw it
-
-
-async def test_a_decision_applies_only_to_the_owner_that_the_caller_saw(
-    api: Api, endpoint: StepEndpoint, owned: str
-) -> None:
-    await endpoint.received(PATH)
-    await api.until_acknowledged(owned)
-    for seen in (
-        {"flow_id": "other"},
-        {"flow_id": owned, "status": "compensating"},
-        {"flow_id": owned, "steps": {STEP: "pending"}},
-    ):
-        details = (await start(api, "supersede", if_owner=seen)).refused(409, "RUN_KEY_CONFLICT")
-        assert details == {"flow_id": owned, "status": "active", "owner_changed": True}
-    seen = {"flow_id": owned, "status": "active", "steps": {STEP: "active"}}
-    assert (await start(api, "supersede", if_owner=seen)).ok(201)["superseded"] == owned
-
-
-async def test_a_key_that_became_free_is_taken(api: Api, endpoint: StepEndpoint, owned: str) -> None:
-    await end(api, endpoint, owned, "failed")
-    (await start(api, "supersede", if_owner={"flow_id": owned, "status": "active"})).ok(201)
-
-
-# ------------------------------------------------------------------------------------------------------- simultaneously
-
-
-async def nodes_of(store_name: str, start_node: StartNode, connect: Connect) -> list[Api]:
-    """Three nodes on PostgreSQL, one on SQLite."""
-    return [connect(await start_node()) for _ in range(3 if store_name == "postgresql" else 1)]
-
-
-@pytest.mark.parametrize("on_conflict", ["reject", "adopt"])
-async def test_of_two_hundred_simultaneous_starts_one_is_admitted(
-    store_name: str, start_node: StartNode, connect: Connect, endpoint: StepEndpoint, on_conflict: str
-) -> None:
-    apis = await nodes_of(store_name, start_node, connect)
-    await apis[0].put_step(STEP, endpoint.url(PATH))
-    replies = await asyncio.gather(*(start(apis[number % len(apis)], on_conflict) for number in range(200)))
-    counts = Counter(reply.status for reply in replies)
-    assert counts == {201: 1, (409 if on_conflict == "reject" else 200): 199}
-    owner = next(reply.body["flow_id"] for reply in replies if reply.status == 201)
-    for reply in replies:
-        if on_conflict == "adopt":
-            assert (reply.body["flow_id"], reply.body["reused"]) == (owner, reply.status == 200)
-        elif reply.status == 409:
-            assert reply.refused(409, "RUN_KEY_CONFLICT") == {"flow_id": owner, "status": "active"}
-    await endpoint.received(PATH)
-    await apis[0].until_acknowledged(owner)
-    assert await flows_of_key(apis[0]) == [owner]
-    assert len(endpoint.requests(PATH)) == 1
-
-
-async def test_of_fifty_simultaneous_superseders_one_is_active_at_every_moment(
-    store_name: str, start_node: StartNode, connect: Connect, endpoint: StepEndpoint
-) -> None:
-    apis = await nodes_of(store_name, start_node, connect)
-    await apis[0].put_step(STEP, endpoint.url(PATH))
-    replies = await asyncio.gather(*(start(apis[number % len(apis)], "supersede") for number in range(50)))
-    assert Counter(reply.status for reply in replies) == {201: 50}
-    superseded = {reply.body["flow_id"]: reply.body.get("superseded") for reply in replies}
-    assert len(superseded) == 50
-    assert sorted(Counter(superseded.values()).values()) == [1] * 50, "a chain: each is superseded by one other"
-    (last,) = await flows_of_key(apis[0], status="active")
-    assert set(superseded.values()) == {None, *superseded} - {last}
-    events = [event for flow_id in superseded for event in await apis[0].events(flow_id)]
-    assert active_at_most_once(events) == last
-
-
-def active_at_most_once(events: list[dict[str, Any]]) -> str:
-    """Replay the journal of all flows of a key; fails if two of them were active at one moment."""
-    active: set[str] = set()
-    for event in sorted(events, key=lambda event: event["seq"]):
-        if event["type"] == "flow_started":
-            assert not active, "two active owners"
-            active.add(event["flow_id"])
-        elif event["type"] in ("flow_completed", "flow_failed", "flow_cancelled"):
-            active.remove(event["flow_id"])
-    (last,) = active
-    return last
-
-
-async def test_starts_with_other_keys_do_not_meet(
-    store_name: str, start_node: StartNode, connect: Connect, endpoint: StepEndpoint
-) -> None:
-    apis = await nodes_of(store_name, start_node, connect)
-    await apis[0].put_step(STEP, endpoint.url(PATH), kind="sync")
-    endpoint.answer(PATH, Answer(body={"success": True}))
-    replies = await asyncio.gather(*(start(apis[n % len(apis)], key=f"order:{n // 2}") for n in range(100)))
-    assert {reply.status for reply in replies} <= {201, 409}
-    started = Counter(reply.status for reply in replies)[201]
-    assert 50 <= started <= 100

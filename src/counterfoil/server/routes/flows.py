@@ -58,6 +58,21 @@ EXAMPLE = {
     "labels": {"customer": "acme"},
 }
 
+_START_ERRORS = (
+    InvalidInput,
+    UnreachableGoal,
+    PlanCycle,
+    UnknownStep,
+    FlowExists,
+    HookNotFound,
+    InvalidPayload,
+    RunKeyConflict,
+    RunKeyReused,
+    UnsupportedMediaType,
+    PayloadTooLarge,
+)
+"""What a start can be refused with."""
+
 _STREAM = {
     200: SuccessAnswer(
         description="`id` is the journal's sequence number, `event` the type, `data` the event as JSON; "
@@ -140,19 +155,7 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
                 201: SuccessAnswer(description="started, and durable", model=FlowStarted),
                 200: SuccessAnswer(description="the flow that owns the run key; nothing was started", model=FlowReused),
             },
-            errors=(
-                InvalidInput,
-                UnreachableGoal,
-                PlanCycle,
-                UnknownStep,
-                FlowExists,
-                HookNotFound,
-                InvalidPayload,
-                RunKeyConflict,
-                RunKeyReused,
-                UnsupportedMediaType,
-                PayloadTooLarge,
-            ),
+            errors=_START_ERRORS,
             roles=OPERATORS,
         ),
         Route(

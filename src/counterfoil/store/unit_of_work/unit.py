@@ -52,12 +52,11 @@ from counterfoil.domain.work.rates import SentTimes
 from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.kinds.approvals import APPROVALS
 from counterfoil.store.kinds.definitions import CURRENT, PLANS, VERSIONS
-from counterfoil.store.kinds.flows import FLOWS, INPUTS, PRUNED, PrunedFlow
+from counterfoil.store.kinds.flows import FLOWS, INPUTS, KEYED_FLOWS, PRUNED, RUN_KEYS, PrunedFlow
 from counterfoil.store.kinds.gates import GATES, KEYS
 from counterfoil.store.kinds.kind import Kind
 from counterfoil.store.kinds.policies import POLICIES, POLICY_VERSIONS
 from counterfoil.store.kinds.rates import RATES
-from counterfoil.store.kinds.runs import KEYED_FLOWS, RUN_KEYS
 from counterfoil.store.kinds.steps import STEPS
 from counterfoil.store.kinds.subscriptions import DELIVERIES, SUBSCRIPTIONS
 from counterfoil.store.kinds.work import ACTIVE, CALLS, WORK
