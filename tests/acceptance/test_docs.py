@@ -161,9 +161,11 @@ async def eventful_plans(api: Api, endpoint: StepEndpoint) -> list[str]:
     stopped = await api.start("last")
     await endpoint.received("/slow")
     (await api.post(f"/api/v1/flows/{stopped}/cancel")).ok()
+    older = await api.start("later", idempotency_key="k", retain_key_for="1h")
+    newer = await api.start("later", idempotency_key="k", on_conflict="supersede")
     for flow_id in (fanned, skipped, waited):
         assert (await api.final(flow_id))["status"] == "completed"
-    return [fanned, skipped, outer, child, around, revived, waited, redriven, stopped]
+    return [fanned, skipped, outer, child, around, revived, waited, redriven, stopped, older, newer]
 
 
 async def eventful_gates(api: Api) -> list[str]:

@@ -21,6 +21,7 @@ from tests.postgres import free_port
 
 PASSWORD = "never-to-be-seen"
 FORGED = '{"success":true,"outputs":{"forged":1},"error":null}'
+ADD_KEY = "INSERT INTO keyed_flows (flow_id, run_key, claim, digest, retain_ms, retain_failed)"
 
 BREAKAGES: dict[str, tuple[str, str | Breakage]] = {
     "an outcome changed": ("journal", f"UPDATE work SET result = '{FORGED}' WHERE status = 'succeeded'"),
@@ -56,6 +57,16 @@ BREAKAGES: dict[str, tuple[str, str | Breakage]] = {
     ),
     "a flow that only the journal knows": ("journal", "DELETE FROM flows WHERE flow_id = 'done'"),
     "a flow that the journal does not know": ("journal", "DELETE FROM journal WHERE flow_id = 'done'"),
+    "two open flows of one run key": (
+        "run_keys",
+        f"{ADD_KEY} VALUES ('busy', 'order:7', 2, '', 0, FALSE)",
+    ),
+    "a run key that the journal does not know": (
+        "run_keys",
+        f"{ADD_KEY} VALUES ('done', 'order:8', 1, '', 0, FALSE)",
+    ),
+    "a lost run key": ("run_keys", "DELETE FROM keyed_flows"),
+    "a run key of a lost flow": ("run_keys", "UPDATE keyed_flows SET flow_id = 'lost'"),
     "a wrong counter": ("counters", "UPDATE flow_steps SET open_items = 7 WHERE flow_id = 'active'"),
 }
 
@@ -103,7 +114,7 @@ async def stopped(engine: EngineProcess, client_of: ClientOf, endpoint: StepEndp
     await api.start("job", flow_id="done")
     await api.succeed(await endpoint.received("/job"), good=1)
     await api.final("done")
-    await api.start("job", flow_id="active")
+    await api.start("job", flow_id="active", idempotency_key="order:7")
     await api.until_acknowledged("active")
     await api.start("busy", flow_id="busy")
     await api.until_work("busy", "not_completed")

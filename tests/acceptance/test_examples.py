@@ -193,3 +193,19 @@ def test_the_readme_tells_of_every_example() -> None:
     names = [path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"]
     assert names
     assert [name for name in names if f"`{name}`" not in told] == []
+
+
+@once
+async def test_an_order_is_charged_once_however_often_it_is_clicked(node: Node, unused_tcp_port: int) -> None:
+    assert await run_example(node, "order_intake.py", unused_tcp_port) == [
+        "ten clicks on one order",
+        "  1 flow is started, 9 clicks are answered with it",
+        "  1 answer: completed, lamp paid; charged 1 time",
+        "one more click on the next day",
+        "  completed, lamp paid; charged 1 time",
+        "an order that is changed before it is charged",
+        "  the first one: cancelled",
+        "  the second one: completed, two desks paid; charged 1 time",
+        "an order that is changed after it was charged",
+        "  refused; charged 1 time",
+    ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.hooks.tokens import made_token
 from counterfoil.engine.flows.start import Start
+from counterfoil.wire.flows import FlowStarted
 from tests.eventually import eventually
 from tests.running import Node
 from tests.wire import Api, Reply
@@ -53,7 +54,7 @@ async def start_expecting(node: Node, *goals: str, **fields: Any) -> str:
     """Start a flow whose hooks are expected, as a start with a run key does."""
     engine = node.engine.engine
     command = Start(StartFlow(goals=list(goals), **fields), engine.context, expects=True)
-    return str((await engine.commit.submit(command))["flow_id"])
+    return str(cast(FlowStarted, await engine.commit.submit(command))["flow_id"])
 
 
 def made(node: Node, flow_id: str, step_id: str, item: int = 0) -> str:

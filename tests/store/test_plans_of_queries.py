@@ -26,7 +26,7 @@ pytestmark = pytest.mark.postgresql_only
 
 GROWING = {
     *("flows", "flow_steps", "work", "open_flows", "open_work", "gates", "approvals", "journal", "flow_inputs"),
-    *("reconciliations", "dedup_records", "dedup_waiters"),
+    *("reconciliations", "dedup_records", "dedup_waiters", "keyed_flows"),
 }
 WRITES = [
     ("update_flows", "close_flows", "follow_flows"),
@@ -42,6 +42,8 @@ WRITES = [
     ("put_dedup", "put_waiters"),
     ("delete_dedup", "delete_waiters"),
     ("prune_reconciliations", "prune_waiters"),
+    ("put_keyed_flows",),
+    ("prune_keyed_flows",),
 ]
 READS = [
     "ends_without_outcome",
@@ -60,6 +62,7 @@ READS = [
     "journal_of_flow",
     "journal_of_works",
     "list_flows",
+    "list_keyed_flows",
     "list_open_flows",
     "outputs_of_flows",
     "results_of_flows",

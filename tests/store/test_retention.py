@@ -11,14 +11,14 @@ import pytest
 from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.journal.events import Event, EventType
-from counterfoil.domain.records import CancelCall, FlowInputs, KeyOwner
+from counterfoil.domain.records import CancelCall, FlowInputs, KeyedFlow, KeyOwner
 from counterfoil.domain.states import ApprovalStatus, FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.subscriptions.definitions import Delivery
 from counterfoil.engine.flows.prune import Prune
 from counterfoil.engine.flows.start import Start
 from counterfoil.store.group_commit.batch import Command, ForEach
 from counterfoil.store.group_commit.commit import GuardRefused
-from counterfoil.store.kinds.flows import FLOWS, PRUNED, PrunedFlow
+from counterfoil.store.kinds.flows import FLOWS, KEYED_FLOWS, PRUNED, PrunedFlow
 from counterfoil.store.kinds.gates import KEYS
 from counterfoil.store.kinds.subscriptions import DELIVERIES
 from counterfoil.store.kinds.work import CALLS
@@ -44,7 +44,7 @@ from tests.store.records import (
 OLD = NOW - 1_000
 TABLES = (
     *("flows", "flow_inputs", "flow_labels", "flow_steps", "work", "journal"),
-    *("cancel_calls", "gates", "approvals", "key_owners", "deliveries"),
+    *("cancel_calls", "gates", "approvals", "key_owners", "deliveries", "keyed_flows"),
 )
 
 
@@ -107,6 +107,7 @@ async def add_ended(store: Store, *names: str, finished_at: int = OLD, **fields:
                 decided_at=OLD,
             ),
         )
+        records.of(KEYED_FLOWS)[name] = KeyedFlow(name, f"order {name}", 1, "digest", 0, retain_failed=False)
         records.of(KEYS)[f"workflow:{name}"] = KeyOwner(f"workflow:{name}", name, None, "digest", OLD, None)
         records.of(DELIVERIES)[name] = Delivery(
             name, "s", name, "flow.failed", '{"secret":8}', 9, None, "given up", OLD
@@ -255,7 +256,7 @@ async def test_an_id_can_be_used_again(store: Store) -> None:
     assert started["flow_id"] == "flow"
     [refused] = await run(store, success("flow-good"))
     assert refused.code == "UNKNOWN_RECEIPT"
-    assert [rows_of(store, table, "flow") for table in TABLES] == [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
+    assert [rows_of(store, table, "flow") for table in TABLES] == [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
 
 
 async def test_a_flow_that_somebody_else_removed_is_noticed(store: Store) -> None:
@@ -274,7 +275,7 @@ async def test_what_a_flow_carried_goes_and_the_rest_stays(store: Store) -> None
     [row] = await store.read("get_flow", flow_id="old")
     assert row == (
         *("old", "failed", '["step"]', OLD - 9, '{"code":"STEP_FAILED","message":"kept"}', OLD),
-        *("{}", '{"team":"old","a:b":"ü"}', "{}", '{"pruned":true}', None, None, None, None, NOW),
+        *("{}", '{"team":"old","a:b":"ü"}', "{}", '{"pruned":true}', None, None, None, None, NOW, "order old"),
     )
     everything = [
         by_hand(place_of(store), f"SELECT * FROM {table} WHERE flow_id = 'old'")

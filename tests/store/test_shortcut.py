@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from asyncpg import DivisionByZeroError
@@ -27,6 +27,7 @@ from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.postgres.transaction import execute
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.unit import UnitOfWork
+from counterfoil.wire.flows import FlowStarted
 from tests.store.backends import NewConnection, batch_of
 from tests.store.nodes import CONTEXT, Pair, add_item, add_items, success
 from tests.store.records import DEFAULTS, step_version
@@ -83,7 +84,7 @@ async def test_a_start_goes_the_short_way_beside_others(store: Store, nodes: Pai
     answers = await asyncio.gather(nodes[0].commit.submit(start), nodes[0].outcome(success(names[1])))
     assert answers[1] == "accepted"
     assert long_ways == []
-    assert await told(store, answers[0]["flow_id"]) == [
+    assert await told(store, cast(FlowStarted, answers[0])["flow_id"]) == [
         "flow_started",
         "step_started",
         "work_created",

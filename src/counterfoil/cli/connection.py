@@ -79,6 +79,21 @@ def inputs_of(init: Sequence[str], init_file: IO[str] | None) -> dict[str, Any]:
     return inputs
 
 
+def signal_of(text: str | None, delivery_id: str | None) -> dict[str, Any] | None:
+    """The ``signal`` of a flow start, from ``HOOK=JSON``: a token may have an equals sign, JSON begins behind one."""
+    if text is None:
+        return None
+    for place, character in enumerate(text):
+        if character == "=" and place:
+            try:
+                payload = json.loads(text[place + 1 :])
+            except ValueError:
+                continue
+            sent: dict[str, Any] = {"hook": text[:place], "payload": payload}
+            return sent if delivery_id is None else {**sent, "delivery_id": delivery_id}
+    raise click.BadParameter(f"{text!r} is not HOOK=JSON", param_hint="--signal")
+
+
 def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)

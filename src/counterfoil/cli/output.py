@@ -72,6 +72,8 @@ ADVICE = {
     "SELF_APPROVAL": "another reviewer must run this command, with their own API key",
     "FLOW_EXISTS": "choose another --id, or look at the existing flow with `counterfoil flow show`",
     "FLOW_FINAL": "`counterfoil flow result` shows how it ended",
+    "RUN_KEY_CONFLICT": "`counterfoil flow list --idempotency-key` shows its flows, --on-conflict says what else to do",
+    "RUN_KEY_REUSED": "take another --idempotency-key, or repeat the start with the goals and inputs of its owner",
     "FLOW_NOT_FAILED": "`counterfoil flow list --status failed` lists the flows that can be redriven",
     "WORK_NOT_FAILED": "`counterfoil work list --status failed` lists the work that can be redriven",
     "NOT_WAITING_FOR_RECONCILIATION": "`counterfoil work show` shows what became of it",

@@ -47,6 +47,7 @@ from counterfoil.client.errors import ConnectionFailed, Unavailable
 from counterfoil.client.guarded import GuardedStep
 from counterfoil.client.hooks import HookCalls
 from counterfoil.client.reports import Backoff
+from counterfoil.client.runs import RunCalls
 from counterfoil.client.sse import events_of
 from counterfoil.client.workflows import GateOptions, WorkflowCalls
 
@@ -55,7 +56,7 @@ RECONNECT_SECONDS = 0.25
 FINAL_EVENTS = frozenset({"flow_completed", "flow_failed", "flow_cancelled"})
 
 
-class Client(WorkflowCalls, ControlCalls, HookCalls):
+class Client(RunCalls, WorkflowCalls, ControlCalls, HookCalls):
     """Talks to one engine; an async context manager that holds its connections.
 
     ``key`` is the secret of an API key (none is needed on a loopback engine without keys).
@@ -100,21 +101,19 @@ class Client(WorkflowCalls, ControlCalls, HookCalls):
         on_deadline: Literal["fail", "cancel"] | None = None,
         compensate: bool | None = None,
     ) -> StartedFlow:
-        """Start a flow. If ``flow_id`` is given, a repeat is refused (``FlowExists``).
-
-        ``init_keys``: idempotency keys by step id, sent as they are in place of the keys that the engine makes.
-        ``compensate=False``: completed steps are not compensated when the flow fails.
-        """
-        body: dict[str, Any] = {"goals": goal_list(goals), "init": optional_mapping("init", init)}
-        given = {"flow_id": flow_id, "deadline_ms": deadline_ms, "on_deadline": on_deadline, "compensate": compensate}
-        body.update({name: value for name, value in given.items() if value is not None})
-        described = {
-            "labels": optional_mapping("labels", labels),
-            "metadata": optional_mapping("metadata", metadata),
-            "init_keys": optional_mapping("init_keys", init_keys),
-        }
-        body.update({name: value for name, value in described.items() if value})
-        return cast(StartedFlow, await self._call("POST", "/api/v1/flows", body=body))
+        """Start a flow without a run key (``start`` takes one); a repeat of ``flow_id`` raises ``FlowExists``."""
+        started = await self.start(
+            goals,
+            init,
+            flow_id=flow_id,
+            labels=labels,
+            metadata=metadata,
+            init_keys=init_keys,
+            deadline_ms=deadline_ms,
+            on_deadline=on_deadline,
+            compensate=compensate,
+        )
+        return cast(StartedFlow, started)
 
     async def flow(self, flow_id: str) -> Flow:
         return cast(Flow, await self._call("GET", f"/api/v1/flows/{part(flow_id)}"))
@@ -126,14 +125,22 @@ class Client(WorkflowCalls, ControlCalls, HookCalls):
         label: Label | None = None,
         goal: str | None = None,
         since: Moment | None = None,
+        idempotency_key: str | None = None,
         cursor: str | None = None,
         limit: int | None = None,
     ) -> FlowPage:
         """One page of flows, newest first; pass ``next_cursor`` as ``cursor`` for the next one.
 
         ``label``: a pair (name, value), or the text ``name:value``. ``since``: a datetime with a time zone, or a text.
+        ``idempotency_key``: a run key; the flows that had it are listed, too.
         """
-        wanted: dict[str, Any] = {"status": status, "goal": goal, "cursor": cursor, "limit": limit}
+        wanted: dict[str, Any] = {
+            "status": status,
+            "goal": goal,
+            "key": idempotency_key,
+            "cursor": cursor,
+            "limit": limit,
+        }
         if label is not None:
             wanted["label"] = label_text(label)
         if since is not None:

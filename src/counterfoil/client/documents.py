@@ -15,6 +15,7 @@ from counterfoil.wire.flows import FlowDocument as Flow
 from counterfoil.wire.flows import FlowParent as Parent
 from counterfoil.wire.flows import FlowRedriven as RedrivenFlow
 from counterfoil.wire.flows import FlowResult, FlowSummary
+from counterfoil.wire.flows import FlowReused as ReusedFlow
 from counterfoil.wire.flows import FlowsPage as FlowPage
 from counterfoil.wire.flows import FlowStarted as StartedFlow
 from counterfoil.wire.flows import PlanDocument as Plan
@@ -90,6 +91,7 @@ __all__ = [
     "RedrivenFlow",
     "RedrivenWork",
     "RetryContext",
+    "ReusedFlow",
     "Schedule",
     "SchedulePage",
     "SettledOutcome",

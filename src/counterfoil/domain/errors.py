@@ -37,6 +37,8 @@ CounterfoilError
 │   ├── FlowExists
 │   ├── FlowFinal
 │   ├── FlowNotFailed
+│   ├── RunKeyConflict
+│   ├── RunKeyReused
 │   ├── WorkNotFailed
 │   ├── NotWaitingForReconciliation
 │   ├── WorkflowTerminal
@@ -291,6 +293,40 @@ class FlowFinal(Conflict):
 class FlowNotFailed(Conflict):
     code = "FLOW_NOT_FAILED"
     default_message = "only a failed flow can be redriven"
+
+
+class RunKeyConflict(Conflict):
+    """Details: ``flow_id`` and ``status`` of the owner; ``owner_changed`` if it is not as ``if_owner`` says."""
+
+    code = "RUN_KEY_CONFLICT"
+    default_message = "another flow owns this run key"
+
+    @property
+    def flow_id(self) -> str:
+        """The flow that owns the key."""
+        return self._text("flow_id")
+
+    @property
+    def flow_status(self) -> str:
+        """The state of that flow."""
+        return self._text("status")
+
+
+class RunKeyReused(Conflict):
+    """Details: ``flow_id`` and ``status`` of the owner."""
+
+    code = "RUN_KEY_REUSED"
+    default_message = "this run key belongs to a flow with other goals or another init"
+
+    @property
+    def flow_id(self) -> str:
+        """The flow that owns the key."""
+        return self._text("flow_id")
+
+    @property
+    def flow_status(self) -> str:
+        """The state of that flow."""
+        return self._text("status")
 
 
 class WorkNotFailed(Conflict):

@@ -328,6 +328,22 @@ class KeyOwner:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyedFlow:
+    """A flow with a run key. Whether it owns the key follows from its state, if no other flow has claimed it since."""
+
+    flow_id: str
+    run_key: str
+    claim: int
+    """The number of the claim among those on the same key: the flow with the highest one claimed the key last."""
+    digest: str
+    """Of its goals and its init: another start with the same key must have the same one."""
+    retain_ms: int
+    """How long after its end it still owns the key."""
+    retain_failed: bool
+    """Whether it does so after a failure or a cancellation, too."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reconciliation:
     """What is known of a work item whose outcome is, or was, unknown. It stays until the flow of the item is pruned."""
 

@@ -7,6 +7,7 @@ from the time at which the interval was set, so firing one late does not move th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -96,7 +97,7 @@ class ScheduleDefinition(BaseModel):
             raise ValueError("every_ms: give cron or every_ms, not both")
         if self.cron is None and self.timezone is not None:
             raise ValueError("timezone: only a cron expression has one")
-        for name in ("flow_id", "idempotency_key"):
+        for name in ("flow_id", "if_owner"):
             if getattr(self.flow, name) is not None:
                 raise ValueError(f"flow.{name}: not allowed, because each tick starts a new flow")
         return self
@@ -162,10 +163,10 @@ class Schedule:
     """The origin of an interval: the time at which it was set."""
     next_at: int | None
     last_at: int | None
-    """The tick of the last flow that was started; ``last_flow_id`` is that flow."""
+    """The last tick that started a flow, or was answered with the owner of its run key; ``last_flow_id`` is it."""
     last_flow_id: str | None
     last_error: dict[str, Any] | None
-    """Why the last firing started no flow: code, message and time; None if it started one."""
+    """Why the last tick was refused: code, message and time; None if it was not."""
     created_at: int
     updated_at: int
 
@@ -251,17 +252,34 @@ def put(schedule_id: str, definition: ScheduleDefinition, found: Schedule | None
     )
 
 
-def started(schedule: Schedule, fired: Due, flow_ids: list[str]) -> Schedule:
-    """The schedule after a firing, moved to its next tick. If missed ticks were only skipped, nothing else changes."""
-    if not flow_ids:
-        return replace(schedule, next_at=fired.next_at)
-    return replace(schedule, next_at=fired.next_at, last_at=fired.ticks[-1], last_flow_id=flow_ids[-1], last_error=None)
+class Fired(NamedTuple):
+    """What became of one tick: its flow, or why it has none."""
+
+    tick: int
+    flow_id: str | None
+    refusal: CounterfoilError | None = None
+    reused: bool = False
+    """The flow is the owner of the run key: the tick started none."""
+
+
+def moved_on(schedule: Schedule, next_at: int | None, fired: Sequence[Fired], now: int) -> Schedule:
+    """The schedule after a firing: at its next tick, with its last flow and the error of its last tick.
+
+    If missed ticks were only skipped, nothing else changes.
+    """
+    changed = replace(schedule, next_at=next_at)
+    for each in fired:
+        if each.refusal is not None:
+            error = {"code": each.refusal.code, "message": each.refusal.message, "at": rfc3339(now)}
+            changed = replace(changed, last_error=error)
+        else:
+            changed = replace(changed, last_at=each.tick, last_flow_id=each.flow_id, last_error=None)
+    return changed
 
 
 def refused(schedule: Schedule, next_at: int | None, refusal: CounterfoilError, now: int) -> Schedule:
-    """The schedule after a firing whose flow was refused: moved to its next tick, with the error."""
-    error = {"code": refusal.code, "message": refusal.message, "at": rfc3339(now)}
-    return replace(schedule, next_at=next_at, last_error=error)
+    """The schedule after a firing all ticks of which were refused: moved to its next tick, with the error."""
+    return moved_on(schedule, next_at, [Fired(now, None, refusal)], now)
 
 
 def request_at(schedule: Schedule, tick: int) -> StartFlow:

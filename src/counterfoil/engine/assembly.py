@@ -95,7 +95,7 @@ def assemble(
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
     return Engine(
         steps=Steps(context, commit, queries, can_verify=verifier is not None),
-        flows=Flows(context, commit, queries),
+        flows=Flows(context, commit, queries, metrics),
         reports=Reports(context, commit, metrics, verifier),
         workflows=Workflows(context, commit, control_queries, metrics),
         approvals=Approvals(commit, control_queries, metrics),

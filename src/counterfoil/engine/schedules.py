@@ -12,13 +12,21 @@ import structlog
 from pydantic import ValidationError
 
 from counterfoil.domain import schedules
-from counterfoil.domain.errors import CounterfoilError, InternalError, InvalidInput, InvalidSchedule, UnknownSchedule
+from counterfoil.domain.errors import (
+    CounterfoilError,
+    InternalError,
+    InvalidInput,
+    InvalidSchedule,
+    RunKeyConflict,
+    RunKeyReused,
+    UnknownSchedule,
+)
 from counterfoil.domain.flows.launch import plan_launch
 from counterfoil.domain.flows.requests import StartFlow
-from counterfoil.domain.schedules import Schedule, ScheduleDefinition
+from counterfoil.domain.schedules import Fired, Schedule, ScheduleDefinition
 from counterfoil.domain.steps.checks import CheckNeeded
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.flows.start import Start
+from counterfoil.engine.flows.start import Reuse, Start
 from counterfoil.engine.queries.documents import schedule_document
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
@@ -78,10 +86,15 @@ class DeleteSchedule:
 
 @dataclass(frozen=True)
 class Firing:
-    """The outcome of a due schedule: its number of ticks, which were all started or all refused."""
+    """The outcome of a due schedule: how many of its ticks ended how, and the last refusal.
+
+    ``reused``: the tick was answered with the flow that owns its run key.
+    """
 
     schedule_id: str
-    ticks: int
+    started: int = 0
+    reused: int = 0
+    refused: int = 0
     refusal: CounterfoilError | None = None
 
 
@@ -106,22 +119,35 @@ class FireSchedule:
             due = schedules.due(schedule, now)
         except InvalidSchedule as fault:  # its next tick cannot be computed: it does not fire until it is put again
             unit.records(SCHEDULES).put(self.schedule_id, schedules.refused(schedule, None, fault, now))
-            return Firing(self.schedule_id, 1, fault)
+            return Firing(self.schedule_id, refused=1, refusal=fault)
         try:
-            flow_ids = [self._start(unit, schedule, tick, now) for tick in due.ticks]
+            fired = [self._start(unit, schedule, tick, now) for tick in due.ticks]
         except (NotLoaded, CheckNeeded):
             raise
         except Exception as error:  # noqa: BLE001 - told by _refusal
             unit.discard()  # all ticks ask for the same at the same moment: what one is refused, all are
             refusal = _refusal(self.schedule_id, error)
             unit.records(SCHEDULES).put(self.schedule_id, schedules.refused(schedule, due.next_at, refusal, now))
-            return Firing(self.schedule_id, len(due.ticks), refusal)
-        unit.records(SCHEDULES).put(self.schedule_id, schedules.started(schedule, due, flow_ids))
-        return Firing(self.schedule_id, len(due.ticks))
+            return Firing(self.schedule_id, refused=len(due.ticks), refusal=refusal)
+        unit.records(SCHEDULES).put(self.schedule_id, schedules.moved_on(schedule, due.next_at, fired, now))
+        return _firing(self.schedule_id, fired)
 
-    def _start(self, unit: UnitOfWork, schedule: Schedule, tick: int, now: int) -> str:
-        document = Start(_request(schedule, tick), self.context).decide(unit, now)
-        return str(document["flow_id"])
+    def _start(self, unit: UnitOfWork, schedule: Schedule, tick: int, now: int) -> Fired:
+        """Start the flow of a tick. A run key that is taken refuses this tick alone: an earlier one may have it."""
+        try:
+            answer = Start(_request(schedule, tick), self.context).decide(unit, now)
+        except (RunKeyConflict, RunKeyReused) as refusal:  # raised before anything was changed
+            return Fired(tick, None, refusal)
+        if isinstance(answer, Reuse):
+            return Fired(tick, answer.flow_id, reused=True)
+        return Fired(tick, answer["flow_id"])
+
+
+def _firing(schedule_id: str, fired: list[Fired]) -> Firing:
+    refusals = [each.refusal for each in fired if each.refusal is not None]
+    reused = sum(each.reused for each in fired)
+    started = len(fired) - len(refusals) - reused
+    return Firing(schedule_id, started, reused, len(refusals), refusals[-1] if refusals else None)
 
 
 def _request(schedule: Schedule, tick: int) -> StartFlow:
@@ -168,10 +194,11 @@ class Schedules:
 
     def _tell(self, firing: Firing) -> None:
         refusal = firing.refusal
+        counts = {"started": firing.started, "reused": firing.reused, "refused": firing.refused}
+        for outcome, ticks in counts.items():
+            if ticks:
+                self._metrics.schedule_fired(outcome, ticks)
         if refusal is not None:
-            self._metrics.schedule_fired("refused", firing.ticks)
             log.warning("schedule_refused", schedule_id=firing.schedule_id, code=refusal.code, reason=refusal.message)
-        elif firing.ticks:
-            self._metrics.schedule_fired("started", firing.ticks)
-        else:
+        elif not any(counts.values()):
             self._metrics.schedule_fired("skipped")

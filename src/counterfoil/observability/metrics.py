@@ -89,7 +89,7 @@ class _OldestWaiting(Collector):
 
 
 class _ControlCounts:
-    """What the gate, reviewers, subscribers and schedules did."""
+    """What the gate, reviewers, subscribers and schedules did, and what starts with a run key were answered."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.gates = _Counts(
@@ -118,7 +118,13 @@ class _ControlCounts:
             "schedule_firings_total",
             "Firings of schedules, by outcome.",
             "outcome",
-            ("started", "refused", "skipped"),
+            ("started", "refused", "skipped", "reused"),
+        )
+        self.run_keys = Counter(
+            "counterfoil_run_key_conflicts_total",
+            "Flow starts whose run key another flow owned, by on_conflict and outcome.",
+            ["on_conflict", "outcome"],
+            registry=registry,
         )
 
 
@@ -265,6 +271,10 @@ class Metrics:
 
     def schedule_fired(self, outcome: str, ticks: int = 1) -> None:
         self._control.schedules.add(outcome, ticks)
+
+    def run_key_conflict(self, on_conflict: str, outcome: str) -> None:
+        """A start was answered whose run key another flow owned, or whose owner it superseded."""
+        self._control.run_keys.labels(on_conflict, outcome).inc()
 
     def gated(self, decision: str, source: str) -> None:
         """A call of the gate was answered."""

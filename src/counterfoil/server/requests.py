@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from counterfoil.domain.errors import BadRequest, Invalid, InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from counterfoil.domain.flows.requests import StepId
 from counterfoil.domain.jsontext import JsonError, accept_json
+from counterfoil.domain.runs.requests import RunKeyText
 from counterfoil.domain.states import FlowStatus, WorkStatus
 from counterfoil.domain.time import wire_time
 from counterfoil.server.bodies.content_codings import coding_of, decode
@@ -216,6 +217,7 @@ class FlowFilters(Query):
         _TIME_SCHEMA,
         Field(description="only flows started at or after this time"),
     ] = None
+    key: Annotated[RunKeyText | None, Field(description="only flows with this run key (`idempotency_key`)")] = None
     cursor: Cursor
     limit: Limit = 100
 

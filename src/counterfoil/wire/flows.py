@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -44,6 +44,8 @@ class FlowStarted(TypedDict):
     goals: list[str]
     plan: PlanDocument
     created_at: Time
+    reused: Annotated[bool, described("false: this start made the flow")]
+    superseded: NotRequired[Annotated[str, described("the flow that was cancelled for this one")]]
 
 
 class StepInFlow(TypedDict):
@@ -92,6 +94,7 @@ class FlowSummary(TypedDict):
     finished_at: Time | None
     pruned_at: Annotated[Time | None, described("when init, metadata, outputs and journal were removed")]
     parent: Annotated[FlowParent | None, described("set for a sub-flow")]
+    idempotency_key: Annotated[str | None, described("the run key that the flow was started with")]
 
 
 class FlowDocument(FlowSummary):
@@ -103,6 +106,15 @@ class FlowDocument(FlowSummary):
     options: Annotated[Values, described("options of the start, `started_by` included")]
     compensation: Annotated[list[StepCompensation], described("the steps that are compensated, in this order")]
     steps: dict[str, StepInFlow]
+
+
+class FlowReused(FlowDocument):
+    """The flow that owns the run key of a start, in its place."""
+
+    reused: Annotated[bool, described("true: an earlier start made the flow")]
+    signalled: NotRequired[
+        Annotated[bool, described("with `on_conflict: signal`: whether the signal was delivered to the flow")]
+    ]
 
 
 class FlowsPage(TypedDict):

@@ -28,8 +28,8 @@ class ScheduleDocument(TypedDict):
     catch_up: Annotated[str, OneOf(Literal["skip", "one", "all"])]
     enabled: bool
     next_at: Annotated[Time | None, described("the next tick; null while the schedule is paused")]
-    last_at: Annotated[Time | None, described("the tick of the last flow that was started")]
-    last_flow_id: str | None
+    last_at: Annotated[Time | None, described("the last tick that led to a flow")]
+    last_flow_id: Annotated[str | None, described("the flow that it started, or that owned its run key")]
     last_error: ScheduleFailure | None
     upcoming: Annotated[list[Time], described("the next five ticks")]
     created_at: Time

@@ -295,3 +295,74 @@ async def test_other_flows_are_not_disturbed(api: Api, endpoint: StepEndpoint) -
     await put(api)
     flow = await api.flow(await api.start(STEP))
     assert flow["metadata"] == {}
+
+
+# ------------------------------------------------------------------------------------------------ run keys
+
+
+async def fired(api: Api, clock: MovableClock, outcome: str, count: int) -> dict[str, Any]:
+    """Move the clock to the next tick, and wait until so many ticks ended like this."""
+    clock.advance(hours=1)
+    line = f'counterfoil_schedule_firings_total{{outcome="{outcome}"}}'
+
+    async def counted() -> bool:
+        return await metric(api, line) >= count
+
+    await eventually(counted, what=f"{count} ticks {outcome}")
+    return await shown(api)
+
+
+async def test_a_tick_whose_run_key_is_taken_is_refused_and_noted(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    clock = MovableClock()
+    api = connect(await start_node(clock))
+    await api.put_step(STEP, endpoint.url(PATH))
+    (await put(api, flow={**FLOW, "idempotency_key": "nightly"})).ok(201)
+    first = await fired(api, clock, "started", 1)
+    owner = first["last_flow_id"]
+    refused = await fired(api, clock, "refused", 1)
+    assert refused["last_error"]["code"] == "RUN_KEY_CONFLICT"
+    assert (refused["last_at"], refused["last_flow_id"]) == (first["last_at"], owner)
+    await api.succeed(await endpoint.received(PATH))
+    again = await fired(api, clock, "started", 2)
+    assert again["last_error"] is None
+    assert again["last_flow_id"] != owner
+    listed = (await api.get("/api/v1/flows", key="nightly")).ok()["flows"]
+    assert [flow["flow_id"] for flow in listed] == [again["last_flow_id"], owner]
+
+
+async def test_a_tick_may_adopt_or_supersede(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
+    clock = MovableClock()
+    api = connect(await start_node(clock))
+    await api.put_step(STEP, endpoint.url(PATH))
+    (await put(api, flow={**FLOW, "idempotency_key": "nightly", "on_conflict": "adopt"})).ok(201)
+    first = await fired(api, clock, "started", 1)
+    adopted = await fired(api, clock, "reused", 1)
+    assert (adopted["last_flow_id"], adopted["last_error"]) == (first["last_flow_id"], None)
+    assert adopted["last_at"] > first["last_at"]
+    (await put(api, flow={**FLOW, "idempotency_key": "nightly", "on_conflict": "supersede"})).ok(200)
+    newer = await fired(api, clock, "started", 2)
+    assert newer["last_flow_id"] != first["last_flow_id"]
+    assert (await api.flow(first["last_flow_id"]))["status"] == "cancelled"
+
+
+async def test_of_missed_ticks_with_one_run_key_the_first_is_started(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    """One firing: the ticks behind the first one are refused, and do not take its flow back."""
+    clock = MovableClock()
+    api = connect(await start_node(clock))
+    await api.put_step(STEP, endpoint.url(PATH))
+    (await put(api, catch_up="all", flow={**FLOW, "idempotency_key": "nightly"})).ok(201)
+    clock.advance(hours=2)
+    document = await fired(api, clock, "refused", 2)
+    assert document["last_error"]["code"] == "RUN_KEY_CONFLICT"
+    (flow,) = (await api.get("/api/v1/flows", key="nightly")).ok()["flows"]
+    assert (flow["flow_id"], flow["status"]) == (document["last_flow_id"], "active")
+
+
+async def test_the_fields_of_a_run_key_are_shown_as_they_were_given(api: Api, endpoint: StepEndpoint) -> None:
+    await api.put_step(STEP, endpoint.url(PATH))
+    flow = {**FLOW, "idempotency_key": "k", "on_conflict": "adopt", "retain_key_for": "24h", "retain_failed": True}
+    assert (await put(api, flow=flow)).ok(201)["flow"] == flow

@@ -35,6 +35,7 @@ LANGUAGES = {
     "ini": {"not run"},
     "nginx": {"not run"},
     "mermaid": {"picture"},
+    "ts": {"not run"},
 }
 """Which marks prove a block of a language; anything else would be an example that nobody tries."""
 

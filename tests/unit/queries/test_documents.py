@@ -142,6 +142,7 @@ def flow_row(**fields: Any) -> tuple[Any, ...]:
         "compensation": None,
         "plan": None,
         "pruned_at": None,
+        "run_key": "order-7",
     }
     return tuple({**known, **fields}.values())
 
@@ -214,7 +215,20 @@ def test_a_step_in_a_flow() -> None:
 
 
 def test_a_flow_in_a_list() -> None:
-    row = (3, "flow", "failed", '["a","b"]', NOW, '{"code":"X"}', NOW + 500, '{"m":1}', '{"k":"v"}', None, None)
+    row = (
+        3,
+        "flow",
+        "failed",
+        '["a","b"]',
+        NOW,
+        '{"code":"X"}',
+        NOW + 500,
+        '{"m":1}',
+        '{"k":"v"}',
+        None,
+        None,
+        "order-7",
+    )
     assert shown(listed_flow(row, {"x": 1})) == {
         "flow_id": "flow",
         "status": "failed",
@@ -227,6 +241,7 @@ def test_a_flow_in_a_list() -> None:
         "finished_at": LATER,
         "pruned_at": None,
         "parent": None,
+        "idempotency_key": "order-7",
     }
 
 

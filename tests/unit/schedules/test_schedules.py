@@ -11,19 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from counterfoil.domain.errors import InvalidSchedule, UnknownStep
+from counterfoil.domain.errors import InvalidSchedule, RunKeyConflict, UnknownStep
 from counterfoil.domain.schedules import (
     GRACE_MS,
     MOST_TICKS,
     Due,
+    Fired,
     Rhythm,
     Schedule,
     ScheduleDefinition,
     due,
+    moved_on,
     put,
     refused,
     request_at,
-    started,
 )
 from counterfoil.domain.time import parse_rfc3339, rfc3339
 
@@ -187,7 +188,7 @@ def test_all_that_was_missed_is_caught_up_in_bounded_rounds() -> None:
             break
         assert len(fired.ticks) <= MOST_TICKS
         caught_up += fired.ticks
-        planned = started(planned, fired, ["flow"] * len(fired.ticks))
+        planned = moved_on(planned, fired.next_at, [Fired(tick, "flow") for tick in fired.ticks], now)
     assert caught_up == [NOON + 1_000 * number for number in range(1, 251)]
     assert planned.next_at == NOON + 251_000
 
@@ -250,14 +251,24 @@ def test_a_pause_is_not_caught_up() -> None:
 def test_what_was_fired_is_remembered() -> None:
     planned = schedule()
     fired = due(planned, NOON + 1_000)
-    done = started(planned, fired, ["flow-1"])
+    done = moved_on(planned, fired.next_at, [Fired(fired.ticks[0], "flow-1")], NOON + 1_000)
     assert (done.next_at, done.last_at, done.last_flow_id) == (NOON + 2_000, NOON + 1_000, "flow-1")
     wrong = refused(done, NOON + 3_000, UnknownStep("no step"), NOON + 2_000)
     assert wrong.last_error == {"code": "UNKNOWN_STEP", "message": "no step", "at": rfc3339(NOON + 2_000)}
     assert (wrong.next_at, wrong.last_at, wrong.last_flow_id) == (NOON + 3_000, NOON + 1_000, "flow-1")
-    skipped = started(wrong, Due([], NOON + 9_000), [])
+    skipped = moved_on(wrong, NOON + 9_000, [], NOON + 8_000)
     assert (skipped.next_at, skipped.last_error) == (NOON + 9_000, wrong.last_error)
-    assert started(wrong, Due([NOON + 3_000], NOON + 4_000), ["flow-2"]).last_error is None
+    assert moved_on(wrong, NOON + 4_000, [Fired(NOON + 3_000, "flow-2")], NOON + 3_000).last_error is None
+
+
+def test_ticks_of_one_firing_may_end_differently() -> None:
+    taken = RunKeyConflict("taken")
+    fired = [Fired(NOON + 1_000, "flow-1"), Fired(NOON + 2_000, None, taken)]
+    done = moved_on(schedule(), NOON + 3_000, fired, NOON + 2_500)
+    assert (done.last_at, done.last_flow_id) == (NOON + 1_000, "flow-1")
+    assert done.last_error == {"code": "RUN_KEY_CONFLICT", "message": "taken", "at": rfc3339(NOON + 2_500)}
+    again = moved_on(done, NOON + 4_000, [Fired(NOON + 3_000, "flow-1", reused=True)], NOON + 3_500)
+    assert (again.last_at, again.last_flow_id, again.last_error) == (NOON + 3_000, "flow-1", None)
 
 
 def test_a_flow_knows_its_schedule_and_its_tick() -> None:
@@ -295,6 +306,11 @@ def test_the_next_five_ticks_are_told() -> None:
         ({"cron": None, "every_ms": None}, (), "cron: give cron or every_ms"),
         ({"every_ms": 1_000, "timezone": "UTC"}, (), "timezone: only a cron expression has one"),
         ({"flow": {**FLOW, "flow_id": "mine"}}, (), "flow.flow_id: not allowed, because each tick starts a new flow"),
+        (
+            {"flow": {**FLOW, "idempotency_key": "k", "if_owner": {"flow_id": "f"}}},
+            (),
+            "flow.if_owner: not allowed, because each tick starts a new flow",
+        ),
         ({"flow": {"goals": []}}, ("flow", "goals"), ""),
         ({"flow": None}, ("flow",), ""),
         ({"catch_up": "some"}, ("catch_up",), ""),

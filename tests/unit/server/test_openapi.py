@@ -124,7 +124,7 @@ def test_query_parameters_are_plain_values(document: dict[str, Any]) -> None:
     parameters = {
         each["name"]: each for each in document["paths"]["/api/v1/flows"]["get"]["parameters"] if each["in"] == "query"
     }
-    assert set(parameters) == {"status", "label", "goal", "since", "cursor", "limit"}
+    assert set(parameters) == {"status", "label", "goal", "since", "key", "cursor", "limit"}
     assert parameters["status"]["schema"]["enum"] == ["active", "compensating", "completed", "failed", "cancelled"]
     assert parameters["since"]["schema"] == {"type": "string", "format": "date-time"}
     assert parameters["limit"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}

@@ -31,6 +31,7 @@ TABLES = {
     "reconciliations": ("work_id",),
     "dedup_records": ("dedup_id",),
     "dedup_waiters": ("work_id",),
+    "keyed_flows": ("ordinal",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -135,6 +136,7 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         ("d2", "job", "k", "pending", "w2", "a", None, None, None, 1, 5),
     ],
     "dedup_waiters": [("w3", "z", "d2", LARGEST)],
+    "keyed_flows": [(4, "z", "Straße 7", LARGEST, "digest", LARGEST, 1), (9, "flow", "k", 1, "digest", 0, 0)],
     "hooks": [
         ("z\nö\n0\n0", "z", "ö", 0, "waiting", "text:1", "order:é", 3, 1, "w1", 2, LARGEST, 0, 5, LARGEST),
         ("a\njob\n1\n2", "a", "job", 1, "expected", "made:2", None, 1, 1, None, 1, 9, 1, None, None),

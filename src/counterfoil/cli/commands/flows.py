@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, inputs_of, json_pairs, pairs
+from counterfoil.cli.connection import EngineConnection, connected, inputs_of, json_pairs, pairs, signal_of
 from counterfoil.cli.events import print_event
 from counterfoil.cli.graph import MARKS, flow_lines
 from counterfoil.cli.output import (
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from counterfoil.client import Client, Flow, FlowResult, WorkItem
     from counterfoil.client.documents import FlowSummary
+    from counterfoil.client.runs import ConflictStrategy
 
 FLOW_STATUSES = ["active", "compensating", "completed", "failed", "cancelled"]
 OPEN_STATUSES = ("active", "compensating")
@@ -68,6 +69,23 @@ def flow() -> None:
     metavar="STEP=KEY",
     help="An idempotency key for a step, in place of the one that the engine makes.",
 )
+@click.option("-k", "--idempotency-key", help="Run key: at most one flow with this key is active.")
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["reject", "adopt", "signal", "supersede"]),
+    help="What happens while another flow owns the run key (default: reject).",
+)
+@click.option(
+    "--retain-key-for",
+    help="How long after its end the same start returns this flow: 30s, 15m, 2h, 1d (default: 0).",
+)
+@click.option("--retain-failed", is_flag=True, help="Retain the run key after a failure or a cancellation, too.")
+@click.option(
+    "--signal",
+    metavar="HOOK=JSON",
+    help="A payload for a hook of the flow, or with --on-conflict signal of the flow that owns the run key.",
+)
+@click.option("--delivery-id", help="A name for the signal: the same one is delivered once.")
 @click.option("--deadline", help="Deadline of the flow: 500ms, 30s, 15m, 2h, 1d.")
 @click.option(
     "--on-deadline", type=click.Choice(["fail", "cancel"]), help="What happens at the deadline (default: fail)."
@@ -85,6 +103,12 @@ def start(
     label: tuple[str, ...],
     metadata: tuple[str, ...],
     init_key: tuple[str, ...],
+    idempotency_key: str | None,
+    on_conflict: str | None,
+    retain_key_for: str | None,
+    retain_failed: bool,
+    signal: str | None,
+    delivery_id: str | None,
     deadline: str | None,
     on_deadline: str | None,
     no_compensate: bool,
@@ -94,16 +118,24 @@ def start(
     """Start a flow towards one or more GOALS (step ids) and print its id."""
     if on_deadline and not deadline:
         raise click.UsageError("--on-deadline needs --deadline")
+    if delivery_id and not signal:
+        raise click.UsageError("--delivery-id needs --signal")
+    sent = signal_of(signal, delivery_id)
     inputs = inputs_of(init, init_file)
     labels, extra = pairs(label, "--label"), json_pairs(metadata, "--metadata")
     init_keys = pairs(init_key, "--init-key")
     deadline_ms = milliseconds(deadline, "--deadline")
 
     async def begin(client: Client) -> tuple[Any, FlowResult | None]:
-        started = await client.start_flow(
+        started = await client.start(
             goals,
             inputs,
             flow_id=flow_id,
+            idempotency_key=idempotency_key,
+            on_conflict=cast("ConflictStrategy | None", on_conflict),
+            retain_key_for=retain_key_for,
+            retain_failed=retain_failed or None,
+            signal=sent,
             labels=labels,
             metadata=extra,
             init_keys=init_keys,
@@ -120,6 +152,17 @@ def start(
         print_json(started)
     else:
         click.echo(started["flow_id"])
+        if note := _of_another_start(started):
+            click.echo(note, err=True)
+
+
+def _of_another_start(started: Any) -> str:
+    """What the run key has to do with another flow; empty: nothing."""
+    if started.get("reused"):
+        signalled = ", and has the signal" if started.get("signalled") else ""
+        return f"not started: this flow owns the run key, it is {started['status']}{signalled}"
+    superseded = started.get("superseded")
+    return f"superseded: flow {superseded} was cancelled" if superseded else ""
 
 
 @flow.command("list")
@@ -127,6 +170,7 @@ def start(
 @click.option("--label", metavar="NAME=VALUE", help="Only flows with this label.")
 @click.option("--goal", help="Only flows with this goal.")
 @click.option("--since", help="Only flows started since a time (2026-11-16T12:00:00Z) or for so long (15m, 2h, 1d).")
+@click.option("--idempotency-key", help="Only flows with this run key.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--cursor", help="Continue after the previous page.")
 @click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
@@ -137,6 +181,7 @@ def list_flows(
     label: str | None,
     goal: str | None,
     since: str | None,
+    idempotency_key: str | None,
     limit: int,
     cursor: str | None,
     as_json: bool,
@@ -145,7 +190,13 @@ def list_flows(
     wanted = next(iter(pairs([label], "--label").items())) if label else None
     page = connection.call(
         lambda client: client.flows(
-            status=status, label=wanted, goal=goal, since=since_time(since), cursor=cursor, limit=limit
+            status=status,
+            label=wanted,
+            goal=goal,
+            since=since_time(since),
+            idempotency_key=idempotency_key,
+            cursor=cursor,
+            limit=limit,
         )
     )
     if as_json:
@@ -177,6 +228,7 @@ def show(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
             ("status", status_text(document["status"])),
             ("goals", " ".join(document["goals"])),
             ("sub-flow of", f"step {parent['step_id']} of flow {parent['flow_id']}" if parent else None),
+            ("run key", document.get("idempotency_key")),
             ("started", when(document["created_at"])),
             ("deadline", when(document.get("deadline_at")) or None),
             ("ended", when(document["finished_at"]) or None),

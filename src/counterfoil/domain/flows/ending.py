@@ -37,14 +37,20 @@ def end_early(
     error: dict[str, Any] | None = None,
     *,
     compensate: bool,
+    superseded_by: str | None = None,
 ) -> None:
-    """End an active flow in the state ``ending``: at once, or after its steps have been compensated."""
+    """End an active flow in the state ``ending``: at once, or after its steps have been compensated.
+
+    ``superseded_by``: the flow that takes its run key.
+    """
     flow = view.flow(flow_id)
     if flow.open_steps or flow.status is FlowStatus.COMPENSATING:
         _cancel_work(view, view.open_work(flow_id), now, reason, compensate=compensate)
         for step in view.open_steps(flow_id):
             view.record(step_event(step, EventType.STEP_CANCELLED, now, {"reason": reason}))
     data: dict[str, Any] = {} if error is None else {"error": error}
+    if superseded_by is not None:
+        data["superseded_by"] = superseded_by
     undo = _to_be_undone(view, flow_id) if compensate and flow.status is FlowStatus.ACTIVE else []
     if undo:
         data |= {"ending": ending, "reason": reason, "steps": undo}

@@ -32,6 +32,8 @@ class Launch:
     labels: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     parent: dict[str, Any] | None = None
+    superseded: str | None = None
+    """The flow that was cancelled for it."""
 
 
 def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
@@ -56,6 +58,8 @@ def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
             data["deadline_at"] = now + wanted.options["deadline_ms"]
     if wanted.parent is not None:
         data["parent"] = wanted.parent
+    if wanted.superseded is not None:
+        data["superseded"] = wanted.superseded
     view.record(Event(EventType.FLOW_STARTED, now, wanted.flow_id, data=data))
     inputs = FlowInputs(wanted.flow_id, plan.goals, wanted.init, wanted.metadata, wanted.labels, options)
     view.start_with(inputs, plan)

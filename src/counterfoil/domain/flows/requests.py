@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+    model_validator,
+)
 
+from counterfoil.domain.runs.requests import (
+    KEY,
+    RETAINED_FOR,
+    RETAINS_FAILED,
+    HookSignal,
+    KeyRetention,
+    OnConflict,
+    RunKeyText,
+    SeenOwner,
+    retention_ms,
+)
 from counterfoil.domain.steps.checks import Findings, Inspection
-from counterfoil.domain.steps.definitions import STEP_ID_PATTERN, NotYet, PositiveMilliseconds, StepDefinition
+from counterfoil.domain.steps.definitions import STEP_ID_PATTERN, PositiveMilliseconds, StepDefinition
 from counterfoil.domain.time import wire_time
 
 FLOW_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,199}$"
@@ -39,18 +60,45 @@ class StartFlow(BaseModel):
     init: Annotated[dict[str, Any], Field(max_length=1024)] = {}
     metadata: Annotated[dict[str, Any], Field(max_length=128)] = {}
     labels: Annotated[dict[LabelKey, LabelText], Field(max_length=32)] = {}
-    idempotency_key: NotYet = None
-    on_conflict: Literal["reject"] = "reject"
-    retain_key_for: str | int | None = "24h"
+    idempotency_key: RunKeyText | None = None
+    """The run key: at most one active flow has it."""
+    on_conflict: OnConflict = "reject"
+    """What happens while another flow owns the key."""
+    if_owner: SeenOwner | None = None
+    """``on_conflict`` applies only to this owner, as it is described here."""
+    retain_key_for: KeyRetention = 0
+    """How long after the end of the flow the same start is answered with its result."""
+    retain_failed: StrictBool = False
+    """Whether the key is retained after a failure or a cancellation, too."""
+    signal: HookSignal | None = None
+    """A payload for a hook of the flow that this start admits, or with ``on_conflict: signal`` of the owner."""
     init_keys: Annotated[dict[StepId, InitKey], Field(max_length=64)] | None = None
     """Idempotency keys of steps, given by the caller: each is sent as it is."""
     deadline_ms: PositiveMilliseconds | None = None
     on_deadline: Literal["fail", "cancel"] = "fail"
     compensate: StrictBool = True
 
+    @model_validator(mode="after")
+    def _has_what_its_strategy_needs(self) -> Self:
+        if self.idempotency_key is None and (self.on_conflict != "reject" or self.retain_failed or self.if_owner):
+            raise ValueError("idempotency_key: is missing: without it every start makes a flow of its own")
+        if self.on_conflict == "signal" and self.signal is None:
+            raise ValueError("signal: is missing: on_conflict signal delivers it")
+        return self
+
+    @property
+    def retain_ms(self) -> int:
+        return retention_ms(self.retain_key_for)
+
     def options(self) -> dict[str, Any]:
-        """The options of the flow that differ from the defaults: its deadline and its compensation."""
+        """The options of the flow that differ from the defaults: its deadline, its compensation and its run key."""
         options: dict[str, Any] = {}
+        if self.idempotency_key is not None:
+            options[KEY] = self.idempotency_key
+            if self.retain_ms:
+                options[RETAINED_FOR] = self.retain_ms
+            if self.retain_failed:
+                options[RETAINS_FAILED] = True
         if self.deadline_ms is not None:
             options["deadline_ms"] = self.deadline_ms
             options["on_deadline"] = self.on_deadline

@@ -12,6 +12,7 @@ from typing import Any
 from counterfoil.domain.flows.view import FlowView
 from counterfoil.domain.journal.events import Event, EventType, step_event
 from counterfoil.domain.records import Flow, StepRun
+from counterfoil.domain.runs.ownership import claim_again
 from counterfoil.domain.states import StepStatus
 
 _GOES_AGAIN = (StepStatus.FAILED, StepStatus.CANCELLED)
@@ -20,11 +21,13 @@ _GOES_AGAIN = (StepStatus.FAILED, StepStatus.CANCELLED)
 def revive(view: FlowView, flow_id: str, now: int, parent: dict[str, Any] | None = None) -> list[str]:
     """Make a flow active that failed, or was cancelled with its outer flow; returns the steps that run again.
 
-    ``parent``: the work item that the flow belongs to from now on.
+    ``parent``: the work item that the flow belongs to from now on. Raises RunKeyConflict if another flow owns its key.
     """
     undone = _undone(view.flow(flow_id))
     again = [step for step in view.steps_of(flow_id) if step.status in _GOES_AGAIN or step.step_id in undone]
-    deadline_ms = view.inputs(flow_id).options.get("deadline_ms")
+    inputs = view.inputs(flow_id)
+    claim_again(view, inputs, now)
+    deadline_ms = inputs.options.get("deadline_ms")
     data: dict[str, Any] = {} if deadline_ms is None else {"deadline_at": now + deadline_ms}
     if parent is not None:
         data["parent"] = parent

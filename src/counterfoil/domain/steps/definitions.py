@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 from pydantic.functional_validators import AfterValidator
 
 from counterfoil.domain.approvals.terms import ApprovalTerms
@@ -39,17 +39,9 @@ def _window(value: str) -> str:
     return value
 
 
-def _not_yet(value: Any) -> Any:
-    if value is not None:
-        raise ValueError("is not supported by this version: omit it or set it to null")
-    return value
-
-
 STEP_URLS = ("endpoint", "cancel_url", "status_url")
 """The URLs of a step and of its compensation. Passwords in them are not shown (see ``urls``)."""
 HttpUrl = Annotated[str, Field(max_length=2048), AfterValidator(_http_url)]
-NotYet = Annotated[None, BeforeValidator(_not_yet)]
-"""A field of the contract whose feature does not exist yet: refused rather than ignored."""
 
 Milliseconds = Annotated[StrictInt, Field(ge=0, le=YEAR_MS)]
 PositiveMilliseconds = Annotated[StrictInt, Field(ge=1, le=YEAR_MS)]

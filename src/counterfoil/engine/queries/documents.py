@@ -63,7 +63,7 @@ def registered_step(
 
 def listed_flow(row: Row, outputs: Document) -> FlowSummary:
     """A flow in a list: its own state, without its steps."""
-    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent = row
+    _, flow_id, status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent, run_key = row
     return {
         "flow_id": flow_id,
         "status": status,
@@ -76,6 +76,7 @@ def listed_flow(row: Row, outputs: Document) -> FlowSummary:
         "finished_at": optional_rfc3339(finished_at),
         "pruned_at": optional_rfc3339(pruned_at),
         "parent": _parent_document(parent),
+        "idempotency_key": run_key,
     }
 
 
@@ -91,9 +92,10 @@ def gathered_outputs(rows: list[Row]) -> dict[str, Document]:
 def whole_flow(row: Row, outputs: Document, steps: dict[str, StepInFlow]) -> FlowDocument:
     """A flow by itself: what a list shows of it, its plan and start, and its steps in the order of the plan."""
     _, status, goals, created_at, error, finished_at, metadata, labels, init, options, parent, deadline_at = row[:12]
-    compensation, plan, pruned_at = row[12:]
+    compensation, plan, pruned_at, run_key = row[12:]
     listed = listed_flow(
-        (0, row[0], status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent), outputs
+        (0, row[0], status, goals, created_at, error, finished_at, metadata, labels, pruned_at, parent, run_key),
+        outputs,
     )
     undone = parse_json(compensation)["steps"] if compensation is not None else []
     planned = _plan_document(plan, goals, init)

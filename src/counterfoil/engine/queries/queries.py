@@ -150,17 +150,22 @@ class Queries:
         label: tuple[str, str] | None = None,
         goal: str | None = None,
         since_ms: int | None = None,
+        run_key: str | None = None,
         cursor: str | None = None,
         limit: int = 100,
     ) -> FlowsPage:
+        query, filters = "list_flows" if status in (None, "completed") else "list_open_flows", {}
+        if run_key is not None:
+            query, filters = "list_keyed_flows", {"run_key": run_key}
         rows, following = await self._list(
-            "list_flows" if status in (None, "completed") else "list_open_flows",
+            query,
             limit,
             status=status,
             label=None if label is None else f"{label[0]}:{label[1]}",
             goal=goal,
             since=since_ms,
             before=numeric_cursor(cursor),
+            **filters,
         )
         flows = await self._with_outputs(rows)
         if len(flows) < len(rows):

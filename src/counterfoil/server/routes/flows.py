@@ -12,9 +12,13 @@ from counterfoil.domain.errors import (
     FlowExists,
     FlowFinal,
     FlowNotFailed,
+    HookNotFound,
     InvalidInput,
+    InvalidPayload,
     PayloadTooLarge,
     PlanCycle,
+    RunKeyConflict,
+    RunKeyReused,
     UnknownFlow,
     UnknownStep,
     UnreachableGoal,
@@ -35,7 +39,15 @@ from counterfoil.server.requests import (
     read_query,
 )
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
-from counterfoil.wire.flows import FlowDocument, FlowRedriven, FlowResult, FlowsPage, FlowStarted, PlanDocument
+from counterfoil.wire.flows import (
+    FlowDocument,
+    FlowRedriven,
+    FlowResult,
+    FlowReused,
+    FlowsPage,
+    FlowStarted,
+    PlanDocument,
+)
 from counterfoil.wire.journal import EventsPage
 
 _FLOW_ID = re.compile(FLOW_ID_PATTERN)
@@ -45,6 +57,21 @@ EXAMPLE = {
     "init": {"audio_url": "https://example.com/talk.mp3"},
     "labels": {"customer": "acme"},
 }
+
+_START_ERRORS = (
+    InvalidInput,
+    UnreachableGoal,
+    PlanCycle,
+    UnknownStep,
+    FlowExists,
+    HookNotFound,
+    InvalidPayload,
+    RunKeyConflict,
+    RunKeyReused,
+    UnsupportedMediaType,
+    PayloadTooLarge,
+)
+"""What a start can be refused with."""
 
 _STREAM = {
     200: SuccessAnswer(
@@ -83,7 +110,7 @@ def flow_routes(engine: EngineFacade) -> list[Route]:
 def _command_routes(engine: EngineFacade) -> list[Route]:
     async def start_flow(request: web.Request) -> web.Response:
         document = await engine.flows.start(await read_model(request, StartFlow, InvalidInput), named_caller(request))
-        response = json_response(document, 201)
+        response = json_response(document, 200 if document["reused"] else 201)
         response.headers["Location"] = f"/api/v1/flows/{document['flow_id']}"
         return response
 
@@ -120,19 +147,15 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
             tag="flows",
             summary="Start a flow",
             description="The planned steps are dispatched as soon as their inputs exist. If you supply `flow_id`, "
-            "retrying is safe: a duplicate gets `FLOW_EXISTS`.",
+            "retrying is safe: a duplicate gets `FLOW_EXISTS`. With `idempotency_key` at most one flow with that key "
+            "is active: while there is one, `on_conflict` says how this start is answered.",
             request=StartFlow,
             example=EXAMPLE,
-            answers={201: SuccessAnswer(description="started, and durable", model=FlowStarted)},
-            errors=(
-                InvalidInput,
-                UnreachableGoal,
-                PlanCycle,
-                UnknownStep,
-                FlowExists,
-                UnsupportedMediaType,
-                PayloadTooLarge,
-            ),
+            answers={
+                201: SuccessAnswer(description="started, and durable", model=FlowStarted),
+                200: SuccessAnswer(description="the flow that owns the run key; nothing was started", model=FlowReused),
+            },
+            errors=_START_ERRORS,
             roles=OPERATORS,
         ),
         Route(
@@ -146,7 +169,7 @@ def _command_routes(engine: EngineFacade) -> list[Route]:
             request=RedriveFlowBody,
             request_optional=True,
             answers={200: SuccessAnswer(description="the flow is active again", model=FlowRedriven)},
-            errors=(UnknownFlow, FlowNotFailed, InvalidInput, UnsupportedMediaType, PayloadTooLarge),
+            errors=(UnknownFlow, FlowNotFailed, RunKeyConflict, InvalidInput, UnsupportedMediaType, PayloadTooLarge),
             roles=OPERATORS,
         ),
         Route(
@@ -174,6 +197,7 @@ def _query_routes(engine: EngineFacade) -> list[Route]:
             label=wanted.label,
             goal=wanted.goal,
             since_ms=wanted.since,
+            run_key=wanted.key,
             cursor=wanted.cursor,
             limit=wanted.limit,
         )

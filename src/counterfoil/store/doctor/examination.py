@@ -13,6 +13,7 @@ from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
 from counterfoil.store.doctor.effect_rules import key_findings
 from counterfoil.store.doctor.hook_rules import token_findings
 from counterfoil.store.doctor.rules import Finding, FlowRecords, check_flow
+from counterfoil.store.doctor.run_rules import owner_problems
 from counterfoil.store.journal import parse_entry
 from counterfoil.store.kinds.approvals import read_approval
 from counterfoil.store.kinds.effects import read_reconciliation
@@ -39,6 +40,7 @@ class FlowRows:
     gates: Rows = ()
     approvals: Rows = ()
     reconciliations: Rows = ()
+    run_keys: Rows = ()
     hooks: Rows = ()
     pruned: Rows = ()
     """Ids of flows whose journal is gone, as ``doctor_pruned`` gives them."""
@@ -100,6 +102,9 @@ class Examination:
             record = self._read(row[0], partial(read_reconciliation, row))
             if record is not None and record.flow_id in flows:
                 flows[record.flow_id].reconciliations[record.work_id] = record
+        for flow_id, run_key in rows.run_keys:
+            if flow_id in flows:
+                flows[flow_id].run_key = run_key
         for row in rows.hooks:
             hook = self._read(row[0], partial(read_hook, row))
             if hook is not None and hook.flow_id in flows:
@@ -126,6 +131,11 @@ def lost_events(rows: Rows) -> Iterator[Finding]:
 def shared_keys(rows: Rows) -> Iterator[Finding]:
     for subject, problem in key_findings(rows):
         yield Finding("keys", subject, problem)
+
+
+def run_keys(rows: Rows) -> Iterator[Finding]:
+    for subject, problem in owner_problems(rows):
+        yield Finding("run_keys", subject, problem)
 
 
 def owned_tokens(rows: Rows) -> Iterator[Finding]:

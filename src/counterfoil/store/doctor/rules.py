@@ -37,6 +37,7 @@ from counterfoil.domain.states import (
 )
 from counterfoil.store.doctor.effect_rules import granted_attempts, repeated_effects, unsettled_problems
 from counterfoil.store.doctor.hook_rules import hook_problems, shown_hook
+from counterfoil.store.doctor.run_rules import journaled_key
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class FlowRecords:
     hooks: dict[str, Hook] = field(default_factory=dict)
     reconciliations: dict[str, Reconciliation] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    run_key: str | None = None
     pruned: bool = False
     """What the flow carried is gone, its journal with it."""
 
@@ -161,6 +163,8 @@ def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
             yield Finding("journal", subject, f"{event.type} cannot be applied: {type(error).__name__} {error}")
             return
     told = hearing.records
+    if journaled_key(records.events) != records.run_key:
+        yield Finding("run_keys", flow_id, "was started with another run key than the store has for it")
     yield from _differences(flow_id, told.flow, records.flow, "flow")
     for step_id in sorted(records.steps.keys() | told.steps.keys()):
         yield from _differences(f"{flow_id}/{step_id}", told.steps.get(step_id), records.steps.get(step_id), "step")

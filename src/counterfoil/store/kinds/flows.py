@@ -1,4 +1,4 @@
-"""Flows, what they were started with, and which of them a batch prunes."""
+"""Flows, what they were started with, their run keys, and which of them a batch prunes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from counterfoil.domain.errors import UnknownFlow
-from counterfoil.domain.records import Flow, FlowInputs
+from counterfoil.domain.records import Flow, FlowInputs, KeyedFlow
 from counterfoil.domain.states import FlowStatus
 from counterfoil.store.kinds.columns import Columns, Row, RowWriter
 from counterfoil.store.kinds.kind import (
@@ -15,6 +15,7 @@ from counterfoil.store.kinds.kind import (
     Kind,
     Load,
     Loaded,
+    Lock,
     Phase,
     PruneStatement,
     Unlocked,
@@ -22,8 +23,11 @@ from counterfoil.store.kinds.kind import (
     by_flow,
     by_flow_and_time,
     filling,
+    filling_pairs,
     itself,
     nothing_written,
+    of_flow,
+    putting,
 )
 
 if TYPE_CHECKING:
@@ -168,3 +172,37 @@ class PrunedFlow:
 
 PRUNED: Kind[str, PrunedFlow] = Kind(name="pruned", writes=nothing_written)
 """By flow. What is written follows from what each kind says of pruning (store/unit_of_work/writing.py)."""
+
+
+KEYED_COLUMNS = Columns(KeyedFlow)
+_KEYED = KEYED_COLUMNS.writer()
+
+RUN_KEYS: Kind[str, KeyedFlow] = Kind(
+    name="run_keys",
+    key=lambda claim: claim.run_key,
+    loads=(
+        Load(
+            name="run_keys",
+            query="load_run_keys",
+            columns=KEYED_COLUMNS.names,
+            fill=filling_pairs(lambda: RUN_KEYS, lambda row: _by_key(KEYED_COLUMNS.read(row))),
+            lock=Lock(9, "lock_run_keys", "try_lock_run_keys", "another node gives the same run key to a flow"),
+        ),
+    ),
+    writes=nothing_written,
+)
+"""By run key, the last claim on it. What is written are the flows that claimed it: a batch may have several of them."""
+
+KEYED_FLOWS: Kind[str, KeyedFlow] = Kind(
+    name="keyed_flows",
+    key=lambda claim: claim.flow_id,
+    writes=putting("keyed_flows", _KEYED),
+    written=Phase.OTHERS + 8,
+    prune=(of_flow("keyed_flows", order=36),),
+    writers={"put_keyed_flows": _KEYED},
+)
+"""By flow. The row of a flow is written when the flow starts and when it is redriven, and goes with the flow."""
+
+
+def _by_key(claim: KeyedFlow) -> tuple[str, KeyedFlow]:
+    return claim.run_key, claim

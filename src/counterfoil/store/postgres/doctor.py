@@ -12,6 +12,7 @@ from counterfoil.store.doctor.examination import (
     FlowRows,
     lost_events,
     owned_tokens,
+    run_keys,
     shared_keys,
     wrong_version,
 )
@@ -68,6 +69,7 @@ async def _examine(connection: Connection, access: Access, defaults: WorkDefault
     findings += examination.unreadable
     findings += lost_events(await connection.fetch(QUERIES["doctor_lost_events"]))
     findings += shared_keys(await connection.fetch(QUERIES["doctor_keys"]))
+    findings += run_keys(await connection.fetch(QUERIES["doctor_key_owners"]))
     findings += owned_tokens(await connection.fetch(QUERIES["doctor_hook_tokens"]))
     for (flow_id,) in await connection.fetch(COORDINATION["doctor_open_flows"]):
         findings.append(Finding("open", flow_id, "the table of open flows differs from the flow"))
@@ -87,6 +89,7 @@ async def _rows(connection: Connection, flow_ids: list[str]) -> FlowRows:
         gates=await connection.fetch(QUERIES["doctor_gates"], flow_ids),
         approvals=await connection.fetch(QUERIES["doctor_approvals"], flow_ids),
         reconciliations=await connection.fetch(QUERIES["doctor_reconciliations"], flow_ids),
+        run_keys=await connection.fetch(QUERIES["doctor_run_keys"], flow_ids),
         hooks=await connection.fetch(QUERIES["doctor_hooks"], flow_ids),
         pruned=[row[0] for row in await connection.fetch(QUERIES["doctor_pruned"], flow_ids)],
     )

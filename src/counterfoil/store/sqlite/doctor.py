@@ -17,6 +17,7 @@ from counterfoil.store.doctor.examination import (
     FlowRows,
     lost_events,
     owned_tokens,
+    run_keys,
     shared_keys,
     wrong_version,
 )
@@ -58,6 +59,7 @@ def _examine(connection: sqlite3.Connection, defaults: WorkDefaults) -> Iterator
     yield from examination.unreadable
     yield from lost_events(connection.execute(QUERIES["doctor_lost_events"]).fetchall())
     yield from shared_keys(connection.execute(QUERIES["doctor_keys"]).fetchall())
+    yield from run_keys(connection.execute(QUERIES["doctor_key_owners"]).fetchall())
     yield from owned_tokens(connection.execute(QUERIES["doctor_hook_tokens"]).fetchall())
 
 
@@ -82,6 +84,7 @@ def _rows(connection: sqlite3.Connection, flow_ids: list[str]) -> FlowRows:
         gates=ask("doctor_gates", flow_ids),
         approvals=ask("doctor_approvals", flow_ids),
         reconciliations=ask("doctor_reconciliations", flow_ids),
+        run_keys=ask("doctor_run_keys", flow_ids),
         hooks=ask("doctor_hooks", flow_ids),
         pruned=ask("doctor_pruned", flow_ids),
     )

@@ -364,6 +364,21 @@ CREATE TABLE dedup_waiters (
 CREATE INDEX dedup_waiters_of_key ON dedup_waiters (dedup_id, since, work_id);
 CREATE INDEX dedup_waiters_of_flow ON dedup_waiters (flow_id);
 
+-- Run keys: flows that were started with one. The flow with the highest claim has claimed its key last, and owns it for as
+-- long as its state says so (domain/runs/ownership.py). No two claims on a key have the same number: of two batches that
+-- both saw the key free, one fails.
+CREATE TABLE keyed_flows (
+    ordinal       INTEGER PRIMARY KEY,
+    flow_id       TEXT NOT NULL UNIQUE,
+    run_key       TEXT NOT NULL,
+    claim         INTEGER NOT NULL,
+    digest        TEXT NOT NULL,
+    retain_ms     INTEGER NOT NULL,
+    retain_failed INTEGER NOT NULL,
+    UNIQUE (run_key, claim)
+) STRICT;
+CREATE INDEX keyed_flows_of_key ON keyed_flows (run_key, ordinal);
+
 -- Hooks: what hook steps wait for. expected: the step has not started; queued: another hook owns the token; waiting: it
 -- owns the token. A token that the engine makes is in no column.
 CREATE TABLE hooks (

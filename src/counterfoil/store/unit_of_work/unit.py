@@ -36,6 +36,7 @@ from counterfoil.domain.records import (
     Flow,
     FlowInputs,
     Gate,
+    KeyedFlow,
     KeyOwner,
     StepRun,
     StepVersion,
@@ -51,7 +52,7 @@ from counterfoil.domain.work.rates import SentTimes
 from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.kinds.approvals import APPROVALS
 from counterfoil.store.kinds.definitions import CURRENT, PLANS, VERSIONS
-from counterfoil.store.kinds.flows import FLOWS, INPUTS, PRUNED, PrunedFlow
+from counterfoil.store.kinds.flows import FLOWS, INPUTS, KEYED_FLOWS, PRUNED, RUN_KEYS, PrunedFlow
 from counterfoil.store.kinds.gates import GATES, KEYS
 from counterfoil.store.kinds.kind import Kind
 from counterfoil.store.kinds.policies import POLICIES, POLICY_VERSIONS
@@ -389,6 +390,9 @@ class UnitOfWork(EffectRecords, HookRecords):
     def find_key(self, key_id: str) -> KeyOwner | None:
         return self.records(KEYS).get(key_id)
 
+    def last_claim(self, run_key: str) -> KeyedFlow | None:
+        return self.records(RUN_KEYS).get(run_key)
+
     def controls(self) -> Controls:
         """Policies and subscriptions in force, with what this batch has put or taken out."""
         seen = self._controls
@@ -470,6 +474,10 @@ class UnitOfWork(EffectRecords, HookRecords):
 
     def give_key(self, owner: KeyOwner) -> None:
         self.records(KEYS).put(owner.key_id, owner)
+
+    def claim_run_key(self, claim: KeyedFlow) -> None:
+        self.records(RUN_KEYS).put(claim.run_key, claim)
+        self.records(KEYED_FLOWS).put(claim.flow_id, claim)
 
     def put_policy(self, policy: KeptPolicy) -> None:
         """Another version of a policy, or its end: each is kept."""

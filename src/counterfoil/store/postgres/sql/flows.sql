@@ -105,7 +105,8 @@ SELECT min(clock.at) FROM (
 
 -- name: get_flow
 SELECT f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.init, i.options,
-    f.parent, f.deadline_at, f.compensation, p.document, f.pruned_at
+    f.parent, f.deadline_at, f.compensation, p.document, f.pruned_at,
+    (SELECT k.run_key FROM keyed_flows AS k WHERE k.flow_id = f.flow_id)
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans AS p ON p.plan_id = f.plan
 WHERE f.flow_id = :flow_id;
 
@@ -144,7 +145,7 @@ WHERE f.flow_id IS NULL OR f.status IN ('completed', 'failed', 'cancelled') ORDE
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
-    f.pruned_at, f.parent
+    f.pruned_at, f.parent, (SELECT k.run_key FROM keyed_flows AS k WHERE k.flow_id = f.flow_id)
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = ANY(ARRAY[f.flow_id])
 WHERE (:status::text IS NULL OR f.status = :status)
     AND f.ordinal < coalesce(:before::bigint, 9223372036854775807)
@@ -160,7 +161,7 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 -- name: list_open_flows
 -- The same for one status that few flows have: by the table of those that have not completed, instead of all flows.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
-    f.pruned_at, f.parent
+    f.pruned_at, f.parent, (SELECT k.run_key FROM keyed_flows AS k WHERE k.flow_id = f.flow_id)
 FROM open_flows AS o
 JOIN flows AS f ON f.flow_id = ANY(ARRAY[o.flow_id]) JOIN flow_inputs AS i ON i.flow_id = ANY(ARRAY[f.flow_id])
 WHERE o.status = :status

@@ -40,6 +40,9 @@ DELETE FROM approvals WHERE flow_id = ANY($1::text[]);
 DELETE FROM key_owners AS k USING unnest($1::text[], $2::bigint[]) AS gone (flow_id, at)
 WHERE k.flow_id = gone.flow_id AND (k.step_id IS NULL OR k.expires_at <= gone.at);
 
+-- name: prune_keyed_flows
+DELETE FROM keyed_flows WHERE flow_id = ANY($1::text[]);
+
 -- name: prune_reconciliations
 DELETE FROM reconciliations WHERE flow_id = ANY($1::text[]);
 

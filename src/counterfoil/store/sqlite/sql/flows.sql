@@ -89,7 +89,8 @@ SELECT min(at) FROM (
 
 -- name: get_flow
 SELECT f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels, i.init, i.options,
-    f.parent, f.deadline_at, f.compensation, p.document, f.pruned_at
+    f.parent, f.deadline_at, f.compensation, p.document, f.pruned_at,
+    (SELECT k.run_key FROM keyed_flows AS k WHERE k.flow_id = f.flow_id)
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id LEFT JOIN plans AS p ON p.plan_id = f.plan
 WHERE f.flow_id = :flow_id;
 
@@ -119,7 +120,7 @@ WHERE f.flow_id IS NULL OR f.status IN ('completed', 'failed', 'cancelled') ORDE
 -- name: list_flows
 -- Newest first. Each filter is off while its parameter is null.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
-    f.pruned_at, f.parent
+    f.pruned_at, f.parent, (SELECT k.run_key FROM keyed_flows AS k WHERE k.flow_id = f.flow_id)
 FROM flows AS f JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE (:before IS NULL OR f.ordinal < :before)
     AND (:status IS NULL OR f.status = :status)
@@ -135,7 +136,7 @@ ORDER BY f.ordinal DESC LIMIT :limit;
 -- name: list_open_flows
 -- The same for one status that few flows have: along the partial index instead of all flows.
 SELECT f.ordinal, f.flow_id, f.status, i.goals, f.created_at, f.error, f.finished_at, i.metadata, i.labels,
-    f.pruned_at, f.parent
+    f.pruned_at, f.parent, (SELECT k.run_key FROM keyed_flows AS k WHERE k.flow_id = f.flow_id)
 FROM flows AS f INDEXED BY flows_not_completed JOIN flow_inputs AS i ON i.flow_id = f.flow_id
 WHERE f.status = :status AND f.status <> 'completed'
     AND (:before IS NULL OR f.ordinal < :before)

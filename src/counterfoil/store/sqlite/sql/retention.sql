@@ -39,6 +39,9 @@ DELETE FROM key_owners WHERE key_id IN (
     WHERE k.step_id IS NULL OR k.expires_at <= gone.column2
 );
 
+-- name: prune_keyed_flows
+DELETE FROM keyed_flows WHERE flow_id IN (VALUES :rows);
+
 -- name: prune_reconciliations
 DELETE FROM reconciliations WHERE flow_id IN (VALUES :rows);
 
