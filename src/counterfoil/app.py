@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import structlog
 
+from counterfoil.domain.callbacks.secrets import Secrets
 from counterfoil.domain.errors import Unavailable
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.time import Clock
@@ -142,6 +143,7 @@ class Counterfoil:
                 lease_ms=settings.lease_ms if settings.is_shared else None,
                 value_check_ms=settings.value_check_ms,
             ),
+            secrets=Secrets(settings.secrets),
         )
         self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)
         self._connections = Connections(connection_limits(settings, shares.inbound), self.metrics)

@@ -29,6 +29,7 @@ CounterfoilError
 │   ├── InvalidSchedule
 │   ├── InvalidPolicy
 │   ├── InvalidSubscription
+│   ├── InvalidPayload
 │   ├── UnreachableGoal
 │   └── PlanCycle
 ├── Conflict                the request is valid, but the present state does not allow it
@@ -250,6 +251,11 @@ class InvalidPolicy(Invalid):
 class InvalidSubscription(Invalid):
     code = "INVALID_SUBSCRIPTION"
     default_message = "the subscription is not valid"
+
+
+class InvalidPayload(Invalid):
+    code = "INVALID_PAYLOAD"
+    default_message = "the payload cannot be read as the step requires"
 
 
 class UnreachableGoal(Invalid):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from counterfoil.domain.approvals.terms import Reviewers
+from counterfoil.domain.errors import InvalidResult
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.time import Clock
@@ -60,6 +61,7 @@ class EngineContext:
         """The jitter is drawn before the decision, so that the decision itself is deterministic."""
         return RetryRules(self.draw(), self.retry_after_limit_ms)
 
-    def retry_rules_for(self, result: StepResult) -> RetryRules:
-        """The same for a report: only a failure is tried again, so for a success no jitter is drawn."""
-        return self._without_jitter if result.success else self.retry_rules()
+    def retry_rules_for(self, result: StepResult | InvalidResult) -> RetryRules:
+        """The same for a report: only a failure is tried again, so for anything else no jitter is drawn."""
+        is_failure = isinstance(result, StepResult) and not result.success
+        return self.retry_rules() if is_failure else self._without_jitter

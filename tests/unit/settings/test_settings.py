@@ -114,6 +114,8 @@ class TestSources:
 
     def test_every_setting_has_a_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for item in describe_settings():
+            if item.name == "secrets":
+                continue  # each secret has a variable of its own
             plain = str(item.default) if isinstance(item.default, (str, Path)) else json.dumps(item.default)
             monkeypatch.setenv(item.variable, "" if plain == "[]" else plain)
         assert load_settings() == Settings()
