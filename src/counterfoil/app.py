@@ -120,6 +120,7 @@ class Counterfoil:
             rules=FlowRules(max_fan_out=settings.fan_out_limit, gate_patience_ms=settings.gate_patience_ms),
             retention=Retention(settings.retention_ms or None, settings.payload_retention_ms or None),
             reviewers=reviewers_among(settings.keys),
+            secrets=Secrets(settings.secrets),
         )
         self._transport = HttpTransport(
             egress=EgressPolicy(settings.egress_allow, settings.egress_deny, settings.egress_only),
@@ -143,7 +144,6 @@ class Counterfoil:
                 lease_ms=settings.lease_ms if settings.is_shared else None,
                 value_check_ms=settings.value_check_ms,
             ),
-            secrets=Secrets(settings.secrets),
         )
         self._sweeps = SweepLoop(self.engine, settings.sweep_interval_ms)
         self._connections = Connections(connection_limits(settings, shares.inbound), self.metrics)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from counterfoil.checking.checker import ValueChecker
-from counterfoil.domain.callbacks.secrets import Secrets
 from counterfoil.engine.after_commit.dedup_hits import DedupHits
 from counterfoil.engine.after_commit.due_times import DueTimes
 from counterfoil.engine.after_commit.flow_ends import FlowEnds
@@ -76,10 +75,9 @@ def assemble(
     signer: MessageSigner | None = None,
     verifier: MessageVerifier | None = None,
     limits: Limits | None = None,
-    secrets: Secrets | None = None,
 ) -> Engine:
     """Make an engine on an opened store."""
-    limits, secrets = limits or Limits(), secrets or Secrets()
+    limits = limits or Limits()
     feed, wakeups, shortage, sizer = Feed(), Wakeups(), Shortage("dispatch"), BatchSizer(store.batches)
     slots = Slots(limits.dispatches, limits.dispatches_per_host)
     room = SendingRoom(slots, wakeups)
@@ -105,9 +103,9 @@ def assemble(
     effect_queries = EffectQueries(store, context)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
     return Engine(
-        steps=Steps(context, commit, queries, can_verify=verifier is not None, secrets=secrets),
+        steps=Steps(context, commit, queries, can_verify=verifier is not None),
         flows=Flows(context, commit, queries),
-        reports=Reports(context, commit, metrics, verifier, secrets),
+        reports=Reports(context, commit, metrics, verifier),
         workflows=Workflows(context, commit, control_queries, metrics),
         approvals=Approvals(commit, control_queries, metrics),
         reconciliations=Reconciliations(context, commit, effect_queries, metrics),

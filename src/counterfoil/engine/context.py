@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from counterfoil.domain.approvals.terms import Reviewers
+from counterfoil.domain.callbacks.secrets import Secrets
 from counterfoil.domain.errors import InvalidResult
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.steps.definitions import WorkDefaults
@@ -50,6 +51,8 @@ class EngineContext:
     retention: Retention = field(default_factory=Retention)
     rules: FlowRules = field(default_factory=FlowRules)
     reviewers: Reviewers = field(default_factory=Reviewers)
+    secrets: Secrets = field(default_factory=Secrets)
+    """The secrets of vendors, by which their callbacks are checked."""
     known: DefinitionCache = field(init=False)
     """Definitions, plans and the register, as far as this node has loaded them."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from counterfoil.domain.callbacks.secrets import Secrets
 from counterfoil.domain.effects.clearing import NO_CONTROL, is_controlled
 from counterfoil.domain.effects.policies import UNSAFE_ONCE
 from counterfoil.domain.errors import InvalidStep, UnknownStep, UnsafeOnceRequiresControl
@@ -64,15 +63,12 @@ class DeleteStep:
 class Steps:
     """The use cases of steps."""
 
-    def __init__(
-        self, context: EngineContext, commit: GroupCommit, queries: Queries, *, can_verify: bool, secrets: Secrets
-    ) -> None:
-        """``can_verify``: whether the engine has a secret to check signatures with; ``secrets``: those of vendors."""
+    def __init__(self, context: EngineContext, commit: GroupCommit, queries: Queries, *, can_verify: bool) -> None:
+        """``can_verify``: whether the engine has a secret to check signatures with."""
         self._context = context
         self._commit = commit
         self._queries = queries
         self._can_verify = can_verify
-        self._secrets = secrets
 
     async def put(self, step_id: str, definition: StepDefinition) -> tuple[StepPut, bool]:
         """Register a step; returns it and whether it is new."""
@@ -80,7 +76,7 @@ class Steps:
             place = {"place": "require_signature", "message": "the engine has no signing secret to check with"}
             raise InvalidStep(errors=[place])
         if definition.accept is not None and definition.accept.signature is not None:
-            problem = definition.accept.signature.check.problem_of_secret(self._secrets)
+            problem = definition.accept.signature.check.problem_of_secret(self._context.secrets)
             if problem is not None:
                 raise InvalidStep(errors=[{"place": "accept.signature.secret", "message": problem}])
         version = StepVersion.of(step_id, definition, self._context.defaults)

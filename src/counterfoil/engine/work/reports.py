@@ -10,7 +10,6 @@ import structlog
 from counterfoil.domain.callbacks.accept import Accept
 from counterfoil.domain.callbacks.mapping import Ignored
 from counterfoil.domain.callbacks.reading import read_callback
-from counterfoil.domain.callbacks.secrets import Secrets
 from counterfoil.domain.errors import (
     CounterfoilError,
     InvalidResult,
@@ -46,18 +45,12 @@ class Reports:
     """The use cases of the webhook."""
 
     def __init__(
-        self,
-        context: EngineContext,
-        commit: GroupCommit,
-        metrics: Metrics,
-        verifier: MessageVerifier | None,
-        secrets: Secrets,
+        self, context: EngineContext, commit: GroupCommit, metrics: Metrics, verifier: MessageVerifier | None
     ) -> None:
         self._context = context
         self._commit = commit
         self._metrics = metrics
         self._verifier = verifier
-        self._secrets = secrets
         self._heartbeat_pace = HeartbeatPace()
 
     def work_of(self, flow_id: str, step_id: str, token: str) -> str:
@@ -75,9 +68,10 @@ class Reports:
 
     def read(self, accept: Accept, headers: Mapping[str, str], body: bytes, now: int) -> Ignored | CallbackReport:
         """What a vendor's callback reports. The jitter is drawn here: only now it is known whether it may be needed."""
-        if accept.signature is not None and not self._secrets.values_of(accept.signature.check.secret):
+        secrets = self._context.secrets
+        if accept.signature is not None and not secrets.values_of(accept.signature.check.secret):
             log.warning("callback_secret_missing", secret=accept.signature.check.secret)
-        result = read_callback(accept, headers, body, self._secrets, now)
+        result = read_callback(accept, headers, body, secrets, now)
         return result if isinstance(result, Ignored) else CallbackReport(result, self._context.retry_rules_for(result))
 
     async def complete(
