@@ -286,12 +286,12 @@ def _route(route: Route) -> str:
     parameters = [*_query_rows(route), *headers]
     if parameters:
         lines.append(table(("parameter", "in", "what it is"), parameters))
-    by_status = {status: answer.description for status, answer in route.answers.items()}
+    by_status = {str(status): answer.description for status, answer in route.answers.items()}
     for error in sorted(route.errors, key=lambda each: each.code):
         if error not in COMMON_ERRORS:
-            status = status_of(error)
+            status = str(status_of(error))
             by_status[status] = f"{by_status[status]}, `{error.code}`" if status in by_status else f"`{error.code}`"
-    lines.append(table(("status", "when"), ((str(status), by_status[status]) for status in sorted(by_status))))
+    lines.append(table(("status", "when"), ((status, by_status[status]) for status in sorted(by_status))))
     return "\n".join(lines) + "\n"
 
 

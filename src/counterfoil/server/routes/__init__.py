@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -56,7 +56,8 @@ class Route:
     """What the operation does, in a few words."""
     description: str
     """One to three sentences: what the answer holds, what changes, what a caller must know."""
-    answers: Mapping[int, SuccessAnswer]
+    answers: Mapping[int | Literal["2XX"], SuccessAnswer]
+    """By status; ``2XX``: any other success, where the status is a setting of the addressed record."""
     errors: tuple[type[CounterfoilError], ...] = ()
     """The errors of this route, beside those that every route can answer."""
     request: type[BaseModel] | None = None

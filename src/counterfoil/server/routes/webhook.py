@@ -5,6 +5,9 @@ This is the hot path: a handler does no more than read, validate, submit and ans
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal
+
 from aiohttp import web
 from pydantic import ValidationError
 
@@ -134,8 +137,9 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
         token = request.headers.get(RECEIPT_HEADER, "")
         return await complete(request, match["flow_id"], match["step_id"], token)
 
-    accepted = {
-        200: SuccessAnswer(description="recorded, or a repeat without effect: see `verdict`", model=ReportTaken)
+    accepted: Mapping[int | Literal["2XX"], SuccessAnswer] = {
+        200: SuccessAnswer(description="recorded, or without effect: see `verdict`", model=ReportTaken),
+        "2XX": SuccessAnswer(description="the same, with the status that `accept.answer` sets", model=ReportTaken),
     }
     return [
         Route(
