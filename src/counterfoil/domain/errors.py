@@ -19,6 +19,7 @@ CounterfoilError
 │   ├── UnknownPolicy
 │   ├── UnknownSubscription
 │   ├── UnknownDelivery
+│   ├── HookNotFound
 │   └── UnknownRoute
 ├── Invalid                 the request is wrong; the error names the place
 │   ├── InvalidResult
@@ -202,6 +203,11 @@ class UnknownDelivery(Unknown):
     default_message = "no such delivery: already delivered, or never existed"
 
 
+class HookNotFound(Unknown):
+    code = "HOOK_NOT_FOUND"
+    default_message = "no hook waits for a payload with this token"
+
+
 class UnknownRoute(Unknown):
     code = "NOT_FOUND"
     default_message = "no such path; GET /openapi.json lists all paths"
@@ -255,7 +261,7 @@ class InvalidSubscription(Invalid):
 
 class InvalidPayload(Invalid):
     code = "INVALID_PAYLOAD"
-    default_message = "the payload cannot be read as the step requires"
+    default_message = "the payload is not what the step accepts; the step goes on waiting"
 
 
 class UnreachableGoal(Invalid):

@@ -20,12 +20,14 @@ from counterfoil.engine.effects.probes import Prober
 from counterfoil.engine.effects.service import Reconciliations
 from counterfoil.engine.flows.service import Flows
 from counterfoil.engine.gate.workflows import Workflows
+from counterfoil.engine.hooks.service import Hooks
 from counterfoil.engine.operations import Operations
 from counterfoil.engine.policies.service import Policies
 from counterfoil.engine.probe import Readiness
 from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
+from counterfoil.engine.queries.hook_queries import HookQueries
 from counterfoil.engine.queries.queries import Queries
 from counterfoil.engine.queries.results import Results
 from counterfoil.engine.schedules import Schedules
@@ -54,6 +56,7 @@ class Engine:
     workflows: Workflows
     approvals: Approvals
     reconciliations: Reconciliations
+    hooks: Hooks
     policies: Policies
     schedules: Schedules
     subscribers: Subscribers
@@ -61,6 +64,7 @@ class Engine:
     queries: Queries
     control_queries: ControlQueries
     effect_queries: EffectQueries
+    hook_queries: HookQueries
     feed: Feed
     results: Results
     # What runs by itself

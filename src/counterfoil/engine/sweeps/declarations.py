@@ -81,6 +81,11 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
         ),
         *_sweeps_of_effects(engine),
         Sweep(
+            SweepName.HOOKS,
+            search=_searched(engine.hooks.waking),
+            next_due=_time(lambda: engine.store.read("next_waking_hook")),
+        ),
+        Sweep(
             SweepName.RETENTION,
             search=retention.search,
             next_due=retention.next_due,
