@@ -287,6 +287,8 @@ def _route(route: Route) -> str:
     if parameters:
         lines.append(table(("parameter", "in", "what it is"), parameters))
     by_status = {str(status): answer.description for status, answer in route.answers.items()}
+    if route.other_success is not None:
+        by_status["2XX"] = route.other_success.description
     for error in sorted(route.errors, key=lambda each: each.code):
         if error not in COMMON_ERRORS:
             status = str(status_of(error))

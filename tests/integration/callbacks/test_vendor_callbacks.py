@@ -221,9 +221,9 @@ async def test_outputs_of_a_wrong_type_fail_the_step_as_those_of_workers_do(
 async def test_headers_can_be_read(api: Api, endpoint: StepEndpoint, clock: MovableClock) -> None:
     reads = {"ignore": "headers['x-github-event'] == 'ping'", "outputs": {"text": "headers['x-github-delivery']"}}
     call = await called(api, endpoint, clock, GITHUB, accept=accept(GITHUB, map=reads))
-    assert (await call.signed({}, **{"X-GitHub-Event": "ping"})).ok()["verdict"] == "ignored"
+    assert (await call.signed({}, headers={"X-GitHub-Event": "ping"})).ok()["verdict"] == "ignored"
     headers = {"X-GitHub-Event": "push", "X-GitHub-Delivery": "72d3162e"}
-    assert (await call.signed({}, **headers)).ok()["verdict"] == "accepted"
+    assert (await call.signed({}, headers=headers)).ok()["verdict"] == "accepted"
     assert (await api.final(call.flow_id))["outputs"] == {"text": "72d3162e"}
 
 

@@ -40,11 +40,15 @@ class VendorCalls:
         self.received = received
         self.url = received.webhook_url
 
-    async def signed(self, payload: Any, *, secret: str | None = None, age: int = 0, **headers: str) -> Reply:
+    async def signed(
+        self, payload: Any, *, secret: str | None = None, age: int = 0, headers: dict[str, str] | None = None
+    ) -> Reply:
         """Post a payload that was signed so many seconds ago."""
         body = payload if isinstance(payload, bytes) else orjson.dumps(payload, option=orjson.OPT_INDENT_2)
         seconds = self.clock() // 1000 - age
-        return await self.plain(body, **{**self.vendor.sign(secret or self.vendor.secret, body, seconds), **headers})
+        return await self.plain(
+            body, **{**self.vendor.sign(secret or self.vendor.secret, body, seconds), **(headers or {})}
+        )
 
     async def plain(self, body: bytes, **headers: str) -> Reply:
         given = {**VENDOR_TYPE, **headers}

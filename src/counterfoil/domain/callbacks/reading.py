@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,6 +19,13 @@ from counterfoil.domain.work.results import StepResult
 NOT_JSON = "the body is not JSON that this engine accepts"
 
 
+@dataclass(frozen=True)
+class Unmapped:
+    """A payload as its sender wrote it."""
+
+    payload: Any
+
+
 def read_callback(
     accept: Accept, headers: Mapping[str, str], body: bytes, secrets: Secrets, now: int
 ) -> Ignored | StepResult:
@@ -28,9 +36,9 @@ def read_callback(
     """
     verify_callback(accept, headers, body, secrets, now)
     if accept.map is not None:
-        return accept.map.read(_payload(body, InvalidPayload), headers)
+        return accept.map.read(_parsed(body, InvalidPayload), headers)
     try:
-        return StepResult.model_validate(_payload(body, InvalidResult))
+        return StepResult.model_validate(_parsed(body, InvalidResult))
     except ValidationError as error:
         raise InvalidResult(errors=place_errors(error)) from None
 
@@ -41,7 +49,13 @@ def verify_callback(accept: Accept, headers: Mapping[str, str], body: bytes, sec
         accept.signature.check.verify(headers, body, secrets, now)
 
 
-def _payload(body: bytes, invalid: type[Invalid]) -> Any:
+def read_payload(accept: Accept | None, headers: Mapping[str, str], body: bytes) -> Ignored | StepResult | Unmapped:
+    """The same for a hook, whose payload needs no form of its own; the signature was verified before."""
+    payload = _parsed(body, InvalidPayload)
+    return Unmapped(payload) if accept is None or accept.map is None else accept.map.read(payload, headers)
+
+
+def _parsed(body: bytes, invalid: type[Invalid]) -> Any:
     try:
         return accept_json(body)
     except JsonError as error:

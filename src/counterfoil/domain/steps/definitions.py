@@ -46,7 +46,7 @@ def _not_yet(value: Any) -> Any:
     return value
 
 
-CALLBACK_KINDS = ("async",)
+CALLBACK_KINDS = ("async", "hook")
 """The kinds of steps that end by a callback."""
 STEP_URLS = ("endpoint", "cancel_url", "status_url")
 """The URLs of a step and of its compensation. Passwords in them are not shown (see ``urls``)."""
@@ -317,7 +317,13 @@ class StepDefinition(Definition):
             raise ValueError(f"accept: only allowed for a step of kind {' or '.join(CALLBACK_KINDS)}")
         if self.accept.signature is not None and self.require_signature:
             raise ValueError("require_signature: accept.signature says how completions are signed; give one of the two")
-        if self.accept.map is not None and (problem := self.accept.map.declared_problem(self.outputs)):
+        if self.accept.map is None:
+            return self
+        collects = self.hook is not None and self.hook.collect > 1  # then each payload is one of several
+        problem = None if collects else self.accept.map.declared_problem(self.outputs)
+        if self.kind == "hook" and self.accept.map.retriable is not None:
+            problem = "retriable: not allowed for a step of kind hook, which calls nothing"
+        if problem is not None:
             raise ValueError(f"accept.map.{problem}")
         return self
 

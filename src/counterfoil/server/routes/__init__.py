@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -56,8 +56,9 @@ class Route:
     """What the operation does, in a few words."""
     description: str
     """One to three sentences: what the answer holds, what changes, what a caller must know."""
-    answers: Mapping[int | Literal["2XX"], SuccessAnswer]
-    """By status; ``2XX``: any other success, where the status is a setting of the addressed record."""
+    answers: Mapping[int, SuccessAnswer]
+    other_success: SuccessAnswer | None = None
+    """The answer with any other status of success, where the addressed record sets the status."""
     errors: tuple[type[CounterfoilError], ...] = ()
     """The errors of this route, beside those that every route can answer."""
     request: type[BaseModel] | None = None
@@ -68,6 +69,9 @@ class Route:
     roles: frozenset[Role] | None = READERS
     """The roles that may use the route; None: no API key is needed."""
     open_on_loopback: bool = False
+    judges_refusals: bool = False
+    """A caller that the guard refuses reaches the handler, which finds the refusal in the request (``auth.REFUSAL``)
+    and must raise it unless the addressed record accepts another proof."""
     own_credential: Callable[[web.Request], bool] | None = None
     """Whether a request brings a credential of its own in its path, which the handler checks: it needs no API key then,
     and may come through a proxy and from any page."""

@@ -5,9 +5,6 @@ This is the hot path: a handler does no more than read, validate, submit and ans
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
-
 from aiohttp import web
 from pydantic import ValidationError
 
@@ -137,10 +134,8 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
         token = request.headers.get(RECEIPT_HEADER, "")
         return await complete(request, match["flow_id"], match["step_id"], token)
 
-    accepted: Mapping[int | Literal["2XX"], SuccessAnswer] = {
-        200: SuccessAnswer(description="recorded, or without effect: see `verdict`", model=ReportTaken),
-        "2XX": SuccessAnswer(description="the same, with the status that `accept.answer` sets", model=ReportTaken),
-    }
+    accepted = {200: SuccessAnswer(description="recorded, or without effect: see `verdict`", model=ReportTaken)}
+    for_vendors = SuccessAnswer(description="the same, with the status that `accept.answer` sets", model=ReportTaken)
     return [
         Route(
             method="POST",
@@ -152,6 +147,7 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
             request=StepResult,
             example=_EXAMPLE,
             answers=accepted,
+            other_success=for_vendors,
             errors=(*_REFUSALS, InvalidPayload, InvalidSignature),
             roles=None,
             bare=True,
@@ -167,6 +163,7 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
             request=StepResult,
             example=_EXAMPLE,
             answers=accepted,
+            other_success=for_vendors,
             errors=(*_REFUSALS, InvalidPayload, InvalidSignature),
             headers=(HeaderParameter(name=RECEIPT_HEADER, description="the receipt token"),),
             roles=None,
