@@ -25,7 +25,7 @@ class PayloadSender:
     def admit(self, definition: StepDefinition, now: int) -> None:
         """Raise unless the sender may deliver to a hook of this step.
 
-        A signature is asked for whoever sends. A token that can be guessed is no credential, so without a signature
+        Every caller must sign, an operator too. A token that can be guessed is no credential, so without a signature
         the caller must be one that may deliver to any hook.
         """
         accept = definition.accept
