@@ -88,19 +88,8 @@ def assemble(
     peers = Peers(store, context, lease, feed, results, wakeups, room, sizer)
     dispatcher = Dispatcher(context, transport, signer, metrics, slots, lease, shortage, wakeups)
     checker = ValueChecker(limits.value_check_ms, limits.value_checks)
-    commit = GroupCommit(
-        store,
-        context.clock,
-        metrics,
-        context.known,
-        backlog_limit=limits.backlog,
-        batch_limit=limits.batch,
-        batches=store.batches,
-        sizer=sizer,
-        prepare=dispatcher.prepare,
-        after_commit=_handlers(dispatcher, wakeups, room, peers, feed, results, metrics),
-        checker=checker,
-    )
+    handlers = _handlers(dispatcher, wakeups, room, peers, feed, results, metrics)
+    commit = _group_commit(store, context, metrics, limits, sizer, dispatcher, handlers, checker)
     queries, control_queries = Queries(store, context, results), ControlQueries(store, context)
     effect_queries, hook_queries = EffectQueries(store, context), HookQueries(store, context)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
@@ -140,6 +129,31 @@ def assemble(
         store=store,
         metrics=metrics,
         slots=slots,
+    )
+
+
+def _group_commit(
+    store: Store,
+    context: EngineContext,
+    metrics: Metrics,
+    limits: Limits,
+    sizer: BatchSizer,
+    dispatcher: Dispatcher,
+    handlers: list[AfterCommit],
+    checker: ValueChecker,
+) -> GroupCommit:
+    return GroupCommit(
+        store,
+        context.clock,
+        metrics,
+        context.known,
+        backlog_limit=limits.backlog,
+        batch_limit=limits.batch,
+        batches=store.batches,
+        sizer=sizer,
+        prepare=dispatcher.prepare,
+        after_commit=handlers,
+        checker=checker,
     )
 
 

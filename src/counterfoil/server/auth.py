@@ -32,6 +32,9 @@ ADMINS: frozenset[Role] = frozenset({"admin"})
 CALLER: web.RequestKey[str] = web.RequestKey("caller", str)
 """The name of the API key of a request: it identifies the caller, never a field of a body."""
 
+WITHOUT_KEY = NOBODY
+"""The name of a caller whose request needs no API key."""
+
 REFUSAL: web.RequestKey[CounterfoilError] = web.RequestKey("refusal", CounterfoilError)
 """Why the guard refuses a request, for a route whose handler judges it."""
 

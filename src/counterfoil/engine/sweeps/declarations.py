@@ -80,11 +80,7 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
             next_due=partial(_next_delivery, engine),
         ),
         *_sweeps_of_effects(engine),
-        Sweep(
-            SweepName.HOOKS,
-            search=_searched(engine.hooks.waking),
-            next_due=_time(lambda: engine.store.read("next_waking_hook")),
-        ),
+        _sweep_of_hooks(engine),
         Sweep(
             SweepName.RETENTION,
             search=retention.search,
@@ -113,6 +109,14 @@ def _sweeps_of_effects(engine: Engine) -> list[Sweep]:
             next_due=_time(lambda: engine.store.read("next_forgetting")),
         ),
     ]
+
+
+def _sweep_of_hooks(engine: Engine) -> Sweep:
+    return Sweep(
+        SweepName.HOOKS,
+        search=_searched(engine.hooks.waking),
+        next_due=_time(lambda: engine.store.read("next_waking_hook")),
+    )
 
 
 def _always() -> bool:
