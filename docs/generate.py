@@ -19,6 +19,7 @@ from typing import Any, cast
 import click
 
 from counterfoil.cli.main import cli
+from counterfoil.domain.callbacks.presets import PRESETS
 from counterfoil.domain.errors import BadRequest, CounterfoilError, Forbidden, Unauthenticated, Unavailable, error_types
 from counterfoil.domain.states import (
     APPROVAL_MOVES,
@@ -215,6 +216,17 @@ def settings() -> str:
     return table(("setting", "default", "environment variable", "what it is"), rows)
 
 
+def presets() -> str:
+    """Each preset as the fields that it stands for."""
+    fields = ("scheme", "header", "format", "timestamp_header", "signed", "algorithm", "encoding", "tolerance_seconds")
+    rows = ((f"`{field}`", *(_code(preset.get(field)) for preset in PRESETS.values())) for field in fields)
+    return table(("field", *(f"`{name}`" for name in PRESETS)), rows)
+
+
+def _code(value: Any) -> str:
+    return "" if value is None else f"`{value}`"
+
+
 def _toml(value: Any) -> str:
     if value is None:
         return "not set"
@@ -286,12 +298,14 @@ def _route(route: Route) -> str:
     parameters = [*_query_rows(route), *headers]
     if parameters:
         lines.append(table(("parameter", "in", "what it is"), parameters))
-    by_status = {status: answer.description for status, answer in route.answers.items()}
+    by_status = {str(status): answer.description for status, answer in route.answers.items()}
+    if route.other_success is not None:
+        by_status["2XX"] = route.other_success.description
     for error in sorted(route.errors, key=lambda each: each.code):
         if error not in COMMON_ERRORS:
-            status = status_of(error)
+            status = str(status_of(error))
             by_status[status] = f"{by_status[status]}, `{error.code}`" if status in by_status else f"`{error.code}`"
-    lines.append(table(("status", "when"), ((str(status), by_status[status]) for status in sorted(by_status))))
+    lines.append(table(("status", "when"), ((status, by_status[status]) for status in sorted(by_status))))
     return "\n".join(lines) + "\n"
 
 
@@ -330,6 +344,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": errors,
     "replies": replies,
     "settings": settings,
+    "presets": presets,
     "metrics": metrics,
     "command-line": command_line,
     "routes": routes,

@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import structlog
 
+from counterfoil.domain.callbacks.secrets import Secrets
 from counterfoil.domain.errors import Unavailable
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.time import Clock
@@ -119,6 +120,7 @@ class Counterfoil:
             rules=FlowRules(max_fan_out=settings.fan_out_limit, gate_patience_ms=settings.gate_patience_ms),
             retention=Retention(settings.retention_ms or None, settings.payload_retention_ms or None),
             reviewers=reviewers_among(settings.keys),
+            secrets=Secrets(settings.secrets),
         )
         self._transport = HttpTransport(
             egress=EgressPolicy(settings.egress_allow, settings.egress_deny, settings.egress_only),

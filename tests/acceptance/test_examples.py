@@ -188,6 +188,25 @@ async def test_a_refund_is_paid_once_under_every_policy_but_pure() -> None:
     assert max(map(len, printed)) <= 80
 
 
+async def test_a_payment_is_completed_by_the_webhook_of_its_provider() -> None:
+    """It starts an engine of its own; events are ignored, taken, taken once, and refused."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(EXAMPLES / "vendor_payment.py"), stdout=PIPE, stderr=STDOUT
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, out.decode()
+    assert [re.sub(r" +", " ", line) for line in out.decode().splitlines()] == [
+        "pi_visa payment_intent.created 200 ignored",
+        "pi_visa payment_intent.succeeded 200 accepted",
+        "pi_visa payment_intent.succeeded 200 duplicate",
+        'the flow has completed: {"payment_id": "pi_visa", "paid": 2000}',
+        "pi_empty payment_intent.created 200 ignored",
+        "pi_empty payment_intent.succeeded 401 INVALID_SIGNATURE",
+        "pi_empty payment_intent.payment_failed 200 accepted",
+        'the flow has failed: {"code": "STEP_FAILED", "message": "Your card has insufficient funds."}',
+    ]
+
+
 def test_the_readme_tells_of_every_example() -> None:
     told = (EXAMPLES / "README.md").read_text()
     names = [path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"]

@@ -263,7 +263,7 @@ class InvalidSubscription(Invalid):
 
 class InvalidPayload(Invalid):
     code = "INVALID_PAYLOAD"
-    default_message = "the payload is not what the hook accepts; the hook goes on waiting"
+    default_message = "the payload is not what the step accepts; the step goes on waiting"
 
 
 class UnreachableGoal(Invalid):

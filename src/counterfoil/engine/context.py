@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from counterfoil.domain.approvals.terms import Reviewers
+from counterfoil.domain.callbacks.secrets import Secrets
+from counterfoil.domain.errors import InvalidResult
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.time import Clock
@@ -49,6 +51,8 @@ class EngineContext:
     retention: Retention = field(default_factory=Retention)
     rules: FlowRules = field(default_factory=FlowRules)
     reviewers: Reviewers = field(default_factory=Reviewers)
+    secrets: Secrets = field(default_factory=Secrets)
+    """The secrets of vendors, by which their callbacks are checked."""
     known: DefinitionCache = field(init=False)
     """Definitions, plans and the register, as far as this node has loaded them."""
 
@@ -60,6 +64,7 @@ class EngineContext:
         """The jitter is drawn before the decision, so that the decision itself is deterministic."""
         return RetryRules(self.draw(), self.retry_after_limit_ms)
 
-    def retry_rules_for(self, result: StepResult) -> RetryRules:
-        """The same for a report: only a failure is tried again, so for a success no jitter is drawn."""
-        return self._without_jitter if result.success else self.retry_rules()
+    def retry_rules_for(self, result: StepResult | InvalidResult) -> RetryRules:
+        """The same for a report: only a failure is tried again, so for anything else no jitter is drawn."""
+        is_failure = isinstance(result, StepResult) and not result.success
+        return self.retry_rules() if is_failure else self._without_jitter

@@ -75,6 +75,10 @@ class Steps:
         if definition.require_signature and not self._can_verify:
             place = {"place": "require_signature", "message": "the engine has no signing secret to check with"}
             raise InvalidStep(errors=[place])
+        if definition.accept is not None and definition.accept.signature is not None:
+            problem = definition.accept.signature.check.problem_of_secret(self._context.secrets)
+            if problem is not None:
+                raise InvalidStep(errors=[{"place": "accept.signature.secret", "message": problem}])
         version = StepVersion.of(step_id, definition, self._context.defaults)
         created = await self._commit.submit(PutStep(version))
         terms = definition.control.approval

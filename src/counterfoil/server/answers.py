@@ -28,11 +28,11 @@ def json_answer(text: bytes, status: int = 200) -> web.Response:
     return web.Response(body=text, status=status, headers=_HEADERS)
 
 
-def empty_response() -> web.Response:
-    """204: done; the answer has no body."""
+def empty_response(status: int = 204) -> web.Response:
+    """An answer without a body; 204: done."""
     headers = _HEADERS.copy()
     del headers["Content-Type"]
-    return web.Response(status=204, headers=headers)
+    return web.Response(status=status, headers=headers)
 
 
 def json_text(document: Any) -> bytes:

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
-from counterfoil.domain.errors import BadRequest, PayloadTooLarge, Unavailable
+from counterfoil.domain.errors import BadRequest, Denied, PayloadTooLarge, Unauthenticated, Unavailable
 from counterfoil.domain.redaction import holds_receipt
 from counterfoil.server.answers import empty_response
-from counterfoil.server.auth import CALLER, WITHOUT_KEY, Guard, KeyRing
+from counterfoil.server.auth import CALLER, REFUSAL, WITHOUT_KEY, Guard, KeyRing
 from counterfoil.server.problems import problem_response
 from counterfoil.server.routes import EngineFacade, Handler, Route
 from counterfoil.server.routes.approvals import approval_routes
@@ -87,13 +87,34 @@ def register(app: web.Application, routes: Iterable[Route], guard: Guard, engine
         resource.add_route("OPTIONS", _options(", ".join(sorted(allowed)), None if bare else guard))
 
 
+def judging(route: Route, guard: Guard) -> Handler:
+    """The handler of a route that judges by itself whether a caller is refused."""
+    own_credential = route.own_credential
+
+    async def judging_handler(request: web.Request) -> web.StreamResponse:
+        if own_credential is None or not own_credential(request):
+            try:
+                request[CALLER] = guard.check(request, route.roles)
+            except Denied as refusal:
+                request[REFUSAL] = refusal
+        try:
+            return await route.handler(request)
+        except Unauthenticated:
+            await guard.slow_down(request)
+            raise
+
+    return judging_handler
+
+
 def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
     """The handler behind the guard; while the engine stops, nothing that changes state gets through."""
     handler, roles, changes, open_on_loopback = route.handler, route.roles, route.changes, route.open_on_loopback
     own_credential = route.own_credential
+    if route.judges_refusals:
+        handler = judging(route, guard)
 
     async def guarded_handler(request: web.Request) -> web.StreamResponse:
-        if own_credential is not None and own_credential(request):
+        if (own_credential is not None and own_credential(request)) or route.judges_refusals:
             request[CALLER] = WITHOUT_KEY
         else:
             request[CALLER] = await guard.admit(request, roles, open_on_loopback=open_on_loopback)

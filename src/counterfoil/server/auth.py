@@ -20,7 +20,7 @@ from aiohttp import web
 
 from counterfoil.domain.approvals.decisions import NOBODY
 from counterfoil.domain.approvals.terms import Reviewers
-from counterfoil.domain.errors import Forbidden, Unauthenticated
+from counterfoil.domain.errors import CounterfoilError, Forbidden, Unauthenticated
 from counterfoil.server.throttle import KeyThrottle
 from counterfoil.settings import ROLES, ApiKey, Role
 
@@ -34,6 +34,9 @@ CALLER: web.RequestKey[str] = web.RequestKey("caller", str)
 
 WITHOUT_KEY = NOBODY
 """The name of a caller whose request needs no API key."""
+
+REFUSAL: web.RequestKey[CounterfoilError] = web.RequestKey("refusal", CounterfoilError)
+"""Why the guard refuses a request, for a route whose handler judges it."""
 
 PROXY_HEADERS = frozenset({"forwarded", "x-real-ip", "via"})
 PROXY_HEADER_PREFIX = "x-forwarded"
@@ -104,9 +107,13 @@ class Guard:
         try:
             return self.check(request, roles, open_on_loopback=open_on_loopback)
         except Unauthenticated:
-            if "Authorization" in request.headers:
-                await self._throttle.failed(request.remote)
+            await self.slow_down(request)
             raise
+
+    async def slow_down(self, request: web.Request) -> None:
+        """Let a request with a wrong key wait for its refusal."""
+        if "Authorization" in request.headers:
+            await self._throttle.failed(request.remote)
 
     def check(self, request: web.Request, roles: frozenset[Role] | None, *, open_on_loopback: bool = False) -> str:
         """The name of the key that asks. ``roles`` may use the route; None: every caller may."""

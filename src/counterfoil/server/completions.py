@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Protocol
 
 from counterfoil.domain.errors import CounterfoilError
@@ -31,6 +32,14 @@ class CompletionIntake(Protocol):
         False: nothing was submitted, the request must take the ordinary path. ``headers`` is called if they are needed.
         """
         ...
+
+
+BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.RESET_CONTENT})
+"""Statuses whose answers have no body, by HTTP."""
+
+
+def has_body(status: int) -> bool:
+    return status not in BODILESS
 
 
 def completion_text(completion: Completion, flow_id: str, step_id: str) -> str:

@@ -212,6 +212,8 @@ def _header_parameters(route: Route) -> list[dict[str, Any]]:
 
 def _responses(route: Route, references: _References, *, with_keys: bool) -> dict[str, Any]:
     responses = {str(status): _answer(answer, references) for status, answer in route.answers.items()}
+    if route.other_success is not None:
+        responses["2XX"] = _answer(route.other_success, references)
     by_status: dict[int, list[type[CounterfoilError]]] = defaultdict(list)
     for error in sorted({*route.errors, *_common_errors(route, with_keys=with_keys)}, key=lambda found: found.code):
         by_status[status_of(error)].append(error)

@@ -16,13 +16,12 @@ from counterfoil.domain.errors import BadRequest, Invalid, InvalidInput, Payload
 from counterfoil.domain.flows.requests import StepId
 from counterfoil.domain.jsontext import JsonError, accept_json
 from counterfoil.domain.runs.requests import RunKeyText
+from counterfoil.domain.places import place_errors, segment
 from counterfoil.domain.states import FlowStatus, WorkStatus
 from counterfoil.domain.time import wire_time
 from counterfoil.server.bodies.content_codings import coding_of, decode
 from counterfoil.server.bodies.media_types import refusal_of_type
 
-MAX_ERRORS = 50
-MAX_PLACE_CHARACTERS = 64
 MAX_WAIT_SECONDS = 60.0
 MAX_SEQUENCE = 10**18 - 1
 MAX_OFFSET = 10**12
@@ -102,43 +101,6 @@ def validate(model: type[Model], value: Any, invalid: type[Invalid]) -> Model:
         return model.model_validate(value)
     except ValidationError as error:
         raise invalid(errors=place_errors(error)) from None
-
-
-# -- errors ----------------------------------------------------------------------------------------
-
-_MESSAGES = {
-    "missing": "is required",
-    "extra_forbidden": "is not a known field",
-    "model_type": "must be an object",
-    "model_attributes_type": "must be an object",
-    "dict_type": "must be an object",
-    "list_type": "must be an array",
-    "string_type": "must be a string",
-    "bool_type": "must be true or false",
-}
-_FIELD_FIRST = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): (.+)", re.DOTALL)
-"""A rule over several fields names the one that breaks it: ``default: only an optional attribute has one``."""
-
-
-def place_errors(error: ValidationError) -> list[dict[str, str]]:
-    """Each invalid place with a message, for ``details.errors``; never the value."""
-    found = []
-    for fault in error.errors(include_url=False, include_input=False, include_context=False)[:MAX_ERRORS]:
-        place = [_segment(part) for part in fault["loc"]]
-        message = _MESSAGES.get(fault["type"], fault["msg"])
-        if fault["type"] == "value_error":
-            message = message.removeprefix("Value error, ")
-            named = _FIELD_FIRST.fullmatch(message)
-            if named is not None:
-                place.append(named[1])
-                message = named[2]
-        found.append({"place": ".".join(place) or "body", "message": message})
-    return found
-
-
-def _segment(part: int | str) -> str:
-    text = str(part)
-    return text if len(text) <= MAX_PLACE_CHARACTERS else text[:MAX_PLACE_CHARACTERS] + "…"
 
 
 # -- query parameters ------------------------------------------------------------------------------
@@ -276,7 +238,7 @@ def read_query(request: web.Request, model: type[QueryModel]) -> QueryModel:
     read = model.model_fields if model.model_config.get("extra") == "ignore" else given
     repeated = sorted({name for name in given if name in read and len(given.getall(name)) > 1})
     if repeated:
-        raise InvalidInput(errors=[{"place": _segment(name), "message": "is given twice"} for name in repeated])
+        raise InvalidInput(errors=[{"place": segment(name), "message": "is given twice"} for name in repeated])
     return validate(model, {name: text for name, text in given.items() if text}, InvalidInput)
 
 

@@ -19,15 +19,21 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
 
 from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.settings.model import PREFIX, Settings, describe_settings
+from counterfoil.settings.model import PREFIX, SECRET_PREFIX, Settings, describe_settings
 
 DEFAULT_CONFIG = Path("counterfoil.toml")
 CONFIG_VARIABLE = "COUNTERFOIL_CONFIG"
 CLIENT_VARIABLES = frozenset({"COUNTERFOIL_URL", "COUNTERFOIL_KEY"})
 """Variables that the client commands read; they are not settings, so they must not be reported as unknown ones."""
 BASE_URL_VARIABLE = "WEBHOOK_BASE_URL"
-UNSHOWN = frozenset({"api_keys", "receipt_secrets", "signing_secret", "store", "store_listen", "webhook_base_url"})
+UNSHOWN = frozenset(
+    {"api_keys", "receipt_secrets", "secrets", "signing_secret", "store", "store_listen", "webhook_base_url"}
+)
 """Settings whose values are, or may hold, a secret: errors do not repeat them."""
+
+
+TABLES = ("work", "secrets")
+"""Settings that are tables: their entries are overridden one by one."""
 
 
 class SettingsError(Exception):
@@ -59,8 +65,8 @@ def load_settings(config: Path | None = None, **flags: Any) -> Settings:
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer in layers:
-        work = {**values.get("work", {}), **_table(layer, "work")}
-        values |= layer.values | ({"work": work} if work else {})
+        merged = {name: {**values.get(name, {}), **_table(layer, name)} for name in TABLES}
+        values |= layer.values | {name: table for name, table in merged.items() if table}
         origins |= layer.origins
     try:
         return Settings(**values)
@@ -74,7 +80,7 @@ def _table(layer: _Layer, name: str) -> dict[str, Any]:
     if isinstance(table, WorkDefaults):
         return table.model_dump()
     if not isinstance(table, dict):
-        raise SettingsError(f"{name} ({layer.origins[name]}): must be a table of settings, as in [work]")
+        raise SettingsError(f"{name} ({layer.origins[name]}): must be a table of settings, as in [{name}]")
     return table
 
 
@@ -99,7 +105,8 @@ def _read_file(config: Path | None) -> _Layer:
 
 def _read_environment() -> _Layer:
     variables = {item.variable: item.name for item in describe_settings()}
-    known = {*variables, CONFIG_VARIABLE, *CLIENT_VARIABLES}
+    secrets = _secrets()
+    known = {*variables, *secrets, CONFIG_VARIABLE, *CLIENT_VARIABLES}
     unknown = sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name.upper() not in known)
     if unknown:
         raise SettingsError(*(f"environment variable {name}: {_unknown(name.upper(), known)}" for name in unknown))
@@ -107,10 +114,23 @@ def _read_environment() -> _Layer:
     if "work" in values:  # numbers and booleans are strict here, as in the HTTP API
         values["work"] = {name: _scalar(text) for name, text in values["work"].items()}
     origins = {name: f"environment variable {variable}" for variable, name in variables.items()}
+    if filled := {name: parts for name, parts in secrets.values() if parts}:
+        values["secrets"] = filled
+        origins["secrets"] = f"environment variables {', '.join(secrets)}"
     if "webhook_base_url" not in values and os.environ.get(BASE_URL_VARIABLE):
         values["webhook_base_url"] = os.environ[BASE_URL_VARIABLE]
         origins["webhook_base_url"] = f"environment variable {BASE_URL_VARIABLE}"
     return _Layer(values, {place: origins[place] for place in _places(values) if place in origins})
+
+
+def _secrets() -> dict[str, tuple[str, list[str]]]:
+    """The secrets of the environment: by variable the name of each and its values, which commas separate."""
+    given = {name.upper(): text for name, text in os.environ.items() if name.upper().startswith(SECRET_PREFIX)}
+    return {
+        variable: (variable.removeprefix(SECRET_PREFIX).lower(), [part.strip() for part in text.split(",") if text])
+        for variable, text in given.items()
+        if variable != SECRET_PREFIX
+    }
 
 
 def _scalar(text: Any) -> Any:

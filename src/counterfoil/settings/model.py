@@ -18,6 +18,7 @@ from counterfoil.domain.steps.definitions import DAY_MS, WorkDefaults
 from counterfoil.settings.values import (
     ApiKey,
     Names,
+    SecretValues,
     Whole,
     is_address,
     is_base_url,
@@ -32,6 +33,8 @@ from counterfoil.settings.values import (
 )
 
 PREFIX = "COUNTERFOIL_"
+SECRET_PREFIX = f"{PREFIX}SECRET_"
+"""The variables of the table [secrets] begin with this, and end with the name of a secret in upper case."""
 _MEBIBYTE = 1_048_576
 
 
@@ -94,6 +97,12 @@ class Settings(BaseSettings):
         "",
         repr=False,
         description="Standard Webhooks secrets (whsec_<base64>, comma separated) for dispatches and completions.",
+    )
+    secrets: SecretValues = Field(
+        default={},
+        repr=False,
+        description="Secrets of vendors by name: a value, or a list of values during rotation; steps refer to one by "
+        "setting:<name>.",
     )
     max_body_bytes: Whole = Field(_MEBIBYTE, ge=1, le=1024 * _MEBIBYTE, description="Maximum size of a request body.")
     max_response_bytes: Whole = Field(
@@ -347,7 +356,9 @@ _WORK_DESCRIPTIONS = {
 def describe_settings() -> Iterator[SettingDescription]:
     """Every setting in file order; those of the table [work] as ``work.<name>``."""
     for name, info in Settings.model_fields.items():
-        if name != "work":
+        if name == "secrets":
+            yield SettingDescription(name, None, info.description or "", f"{SECRET_PREFIX}<NAME>")
+        elif name != "work":
             yield SettingDescription(name, info.default, info.description or "", PREFIX + name.upper())
     for name, info in WorkDefaults.model_fields.items():
         yield SettingDescription(

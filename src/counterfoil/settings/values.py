@@ -12,10 +12,14 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
+from counterfoil.domain.callbacks.secrets import NAME_PATTERN
+
 Role = Literal["viewer", "operator", "reviewer", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "operator", "reviewer", "admin")
 MIN_KEY_CHARACTERS = 16
 """Shorter secrets can be guessed."""
+
+MAX_SECRET_CHARACTERS = 4_096
 
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -46,12 +50,33 @@ def comma_separated(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+def secret_values(value: Any) -> Any:
+    """The table [secrets]: a value, or a list of values, by name. No fault repeats a value."""
+    if not isinstance(value, dict):
+        return value
+    for name, given in value.items():
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise refused(
+                "the name of a secret must have 1 to 64 lower-case letters, digits, _ or -, and begin with a letter or "
+                "digit"
+            )
+        values = given if isinstance(given, list) else [given]
+        if not values or not all(isinstance(text, str) and text.strip() == text != "" for text in values):
+            raise refused(
+                f"{name} must be a string, or a list of strings; none may be empty or begin or end with a space"
+            )
+        if any(len(text) > MAX_SECRET_CHARACTERS or not text.isprintable() for text in values):
+            raise refused(f"{name} must have at most {MAX_SECRET_CHARACTERS} characters, all of them printable")
+    return {name: given if isinstance(given, list) else [given] for name, given in value.items()}
+
+
 def lower_case(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
 Whole = Annotated[int, BeforeValidator(no_boolean)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(comma_separated)]
+SecretValues = Annotated[dict[str, list[str]], NoDecode, BeforeValidator(secret_values)]
 
 
 def parse_api_keys(text: str) -> list[ApiKey]:

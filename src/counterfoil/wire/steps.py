@@ -120,6 +120,47 @@ class CompensationDocument(TypedDict):
     work: GivenWorkSettings
 
 
+class SignatureRuleDocument(TypedDict):
+    """How callbacks are signed. The secret is a reference: no answer contains a secret."""
+
+    preset: Annotated[str | None, keyword(examples=["stripe"])]
+    scheme: str | None
+    secret: Annotated[str, keyword(examples=["setting:stripe"])]
+    header: str | None
+    format: Annotated[str | None, keyword(examples=["t={timestamp},v1={signature}"])]
+    timestamp_header: str | None
+    signed: Annotated[str | None, keyword(examples=["{timestamp}.{body}"])]
+    algorithm: str | None
+    encoding: str | None
+    tolerance_seconds: int | None
+
+
+class CallbackMapDocument(TypedDict):
+    """CEL expressions over `payload` and `headers` that make a result of a vendor's payload."""
+
+    ignore: str | None
+    success: str | None
+    outputs: Annotated[dict[str, str] | str | None, described("one for each output, or one that gives an object")]
+    error: str | None
+    retriable: str | None
+
+
+class CallbackAnswersDocument(TypedDict):
+    """The HTTP statuses that a vendor gets."""
+
+    accepted: int
+    duplicate: int
+    ignored: int
+
+
+class AcceptDocument(TypedDict):
+    """How callbacks of a vendor are signed, read and answered; null fields have their default."""
+
+    signature: SignatureRuleDocument | None
+    map: CallbackMapDocument | None
+    answer: CallbackAnswersDocument
+
+
 class StepDocument(TypedDict):
     """A registered step: its definition with defaults filled in; passwords in its URLs are masked."""
 
@@ -141,6 +182,7 @@ class StepDocument(TypedDict):
     cancel_url: str | None
     duplicate_status: int
     require_signature: bool
+    accept: AcceptDocument | None
     labels: dict[str, str]
     version: Annotated[str, described("digest of the definition")]
     created_at: Time

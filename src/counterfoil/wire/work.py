@@ -94,9 +94,9 @@ class WorkRedrivenByFilter(TypedDict):
 
 
 class ReportTaken(TypedDict):
-    """The report is durable, or a repeat without effect."""
+    """The report is durable, or has no effect: a repeat, or a callback that its step ignores."""
 
-    verdict: Annotated[str, OneOf(Literal["accepted", "duplicate", "stale"])]
+    verdict: Annotated[str, OneOf(Literal["accepted", "duplicate", "stale", "ignored"])]
     status: WorkState
     flow_id: str
     step_id: str

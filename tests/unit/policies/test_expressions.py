@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from counterfoil.domain.expressions.values import ExpressionFailed, Extent, look_over
+from counterfoil.domain.places import place_errors
 from counterfoil.domain.policies.expressions import Readings, compile_policy_expression
 from counterfoil.domain.policies.policy_set import Subject
-from counterfoil.server.requests import place_errors
 from tests.unit.policies.policy_subjects import attempt, definition, subject
 
 FULL = subject(

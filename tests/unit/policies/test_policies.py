@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from counterfoil.domain.durations import LONGEST_MS
+from counterfoil.domain.places import place_errors
 from counterfoil.domain.policies.definitions import PolicyDefinition
 from counterfoil.domain.states import Decision
-from counterfoil.server.requests import place_errors
 from tests.unit.policies.policy_subjects import definition
 
 

@@ -114,9 +114,70 @@ class TestSources:
 
     def test_every_setting_has_a_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for item in describe_settings():
+            if item.name == "secrets":
+                continue  # each secret has a variable of its own
             plain = str(item.default) if isinstance(item.default, (str, Path)) else json.dumps(item.default)
             monkeypatch.setenv(item.variable, "" if plain == "[]" else plain)
         assert load_settings() == Settings()
+
+
+class TestSecrets:
+    def test_a_value_or_a_list_of_values_by_name(self) -> None:
+        path = config('[secrets]\nstripe = "whsec_a,b"\ngithub = ["new", "old"]\n')
+        assert load_settings(path).secrets == {"stripe": ["whsec_a,b"], "github": ["new", "old"]}
+
+    def test_the_environment_has_a_variable_for_each_and_overrides_the_file_one_by_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = config('[secrets]\nstripe = "of the file"\ngithub = "of the file"\n')
+        monkeypatch.setenv("COUNTERFOIL_SECRET_STRIPE", "new, old")
+        monkeypatch.setenv("COUNTERFOIL_SECRET_MY_VENDOR", "whsec_x")
+        monkeypatch.setenv("COUNTERFOIL_SECRET_GITHUB", "")
+        assert load_settings(path).secrets == {
+            "stripe": ["new", "old"],
+            "github": ["of the file"],
+            "my_vendor": ["whsec_x"],
+        }
+
+    @pytest.mark.parametrize(
+        ("text", "told"),
+        [
+            ('secrets = "hidden"', "must be a table of settings, as in [secrets]"),
+            ('[secrets]\nStripe = "hidden"', "lower-case letters"),
+            ('[secrets]\n"hidden hidden" = "x"', "lower-case letters"),
+            ("[secrets]\nit = 5", "it must be a string, or a list of strings"),
+            ('[secrets]\nit = ""', "none may be empty"),
+            ("[secrets]\nit = []", "none may be empty"),
+            ('[secrets]\nit = ["hidden", ""]', "none may be empty"),
+            ('[secrets]\nit = " hidden"', "begin or end with a space"),
+            ('[secrets]\nit = ["hidden", 5]', "it must be a string, or a list of strings"),
+            ('[secrets]\nit = {a = "hidden"}', "it must be a string, or a list of strings"),
+            ('[secrets]\nit = "hidden\\u0007"', "printable"),
+        ],
+    )
+    def test_what_is_wrong_is_told_without_a_value(self, text: str, told: str) -> None:
+        message = faults(config=config(text))
+        assert message.startswith("secrets (file some.toml): ")
+        assert told in message
+        assert "hidden" not in message
+
+    @pytest.mark.parametrize("value", ["hidden,,hidden", "hidden,", " "])
+    def test_the_same_in_the_environment(self, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+        monkeypatch.setenv("COUNTERFOIL_SECRET_IT", value)
+        message = faults()
+        assert message.startswith("secrets (environment variables COUNTERFOIL_SECRET_IT): it must be")
+        assert "hidden" not in message
+
+    @pytest.mark.parametrize("name", ["COUNTERFOIL_SECRETS", "COUNTERFOIL_SECRETS__IT", "COUNTERFOIL_SECRET_"])
+    def test_no_other_variable_is_taken_for_a_secret(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        monkeypatch.setenv(name, "hidden")
+        message = faults()
+        assert f"environment variable {name}: no such setting" in message
+        assert "hidden" not in message
+
+    def test_no_text_of_the_settings_shows_one(self) -> None:
+        settings = Settings(secrets={"it": "hidden"})
+        assert "hidden" not in repr(settings) + str(settings)
 
 
 class TestWrongValues:

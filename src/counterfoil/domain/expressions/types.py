@@ -62,6 +62,22 @@ Scope = Mapping[str, Variable]
 """The variables of an expression by name. Names have four characters or more."""
 
 
+class ResultType(NamedTuple):
+    """What an expression must evaluate to."""
+
+    kinds: frozenset[str]
+    """The types of CEL that are allowed; ``dyn``, whose type is known only when it is evaluated, always is."""
+    wording: str
+
+
+BOOLEAN = ResultType(frozenset({"bool"}), "true or false")
+OPTIONAL_TEXT = ResultType(frozenset({"string", "null"}), "a string or null")
+OBJECT = ResultType(frozenset({"map"}), "an object")
+JSON = ResultType(
+    frozenset({"bool", "int", "uint", "double", "string", "null", "list", "map"}), "a value that JSON has"
+)
+
+
 class Compiled(NamedTuple):
     """An expression that has passed every check, what is known about it, and its environment."""
 
@@ -69,9 +85,14 @@ class Compiled(NamedTuple):
     tree: Tree
     environment: cel.Env
 
+    @property
+    def kind(self) -> str:
+        """The type of CEL that it evaluates to; ``dyn``: any."""
+        return _kind_of(self.expression)
 
-def compile_expression(text: str, scope: Scope) -> Compiled:
-    """Check and compile an expression over the variables that evaluates to true or false."""
+
+def compile_expression(text: str, scope: Scope, result: ResultType = BOOLEAN) -> Compiled:
+    """Check and compile an expression over the variables that evaluates to such a result."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"must have at most {MAX_TEXT} characters")
     if "\0" in text or not encodable(text):
@@ -81,9 +102,8 @@ def compile_expression(text: str, scope: Scope) -> Compiled:
     tree = read(expression.serialize(), scope)
     _check_names(tree, scope)
     if any(variable.members is not None or variable.type != "object" for variable in scope.values()):
-        _check_types(text, tree, scope)
-    if expression.return_type().name() not in ("BOOL", "DYN"):
-        raise ValueError(f"must evaluate to true or false, not {expression.return_type().name().lower()}")
+        _check_types(text, tree, scope, result)
+    _insist(_result_problem(expression, result))
     return Compiled(expression, tree, environment)
 
 
@@ -147,7 +167,7 @@ def _check_names(tree: Tree, scope: Scope) -> None:
             raise ValueError(f"{name} cannot be used as a value: use one of its fields {', '.join(variable.members)}")
 
 
-def _check_types(text: str, tree: Tree, scope: Scope) -> None:
+def _check_types(text: str, tree: Tree, scope: Scope, result: ResultType) -> None:
     """Have CEL check each ``variable.name`` with its declared type.
 
     CEL has maps with values of one type, but no maps with declared fields (other than protobuf messages). But the name
@@ -166,7 +186,7 @@ def _check_types(text: str, tree: Tree, scope: Scope) -> None:
     wholes = {_whole(name) for name in scope}
 
     def check(chosen: Mapping[str, str]) -> str | None:
-        return _type_problem(renamed, {paths[name]: chosen.get(name, "dyn") for name in uses}, wholes)
+        return _type_problem(renamed, {paths[name]: chosen.get(name, "dyn") for name in uses}, wholes, result)
 
     _insist(check(certain))
     # Most expressions pass this check; only for the others is each use checked separately.
@@ -222,7 +242,7 @@ def _renamed(text: str, uses: list[Use], names: Mapping[int, str]) -> str | None
     return "".join(characters)
 
 
-def _type_problem(text: str, kinds: Mapping[str, str], wholes: set[str]) -> str | None:
+def _type_problem(text: str, kinds: Mapping[str, str], wholes: set[str], result: ResultType) -> str | None:
     types = _library().Type
     special = {"map(string, dyn)": types.Map(types.STRING, types.DYN), "list(dyn)": types.List(types.DYN)}
     special |= {"null": types.NULL, "dyn": types.DYN}
@@ -232,5 +252,14 @@ def _type_problem(text: str, kinds: Mapping[str, str], wholes: set[str]) -> str 
         expression = _compiled(text, _library().NewEnv(variables=variables))
     except ValueError as problem:
         return str(problem)
-    kind = expression.return_type().name().lower().removesuffix("_wrapper")
-    return None if kind in ("bool", "dyn") else f"must evaluate to true or false, not {kind}"
+    return _result_problem(expression, result)
+
+
+def _result_problem(expression: cel.Expression, result: ResultType) -> str | None:
+    kind = _kind_of(expression)
+    return None if kind == "dyn" or kind in result.kinds else f"must evaluate to {result.wording}, not {kind}"
+
+
+def _kind_of(expression: cel.Expression) -> str:
+    """The type of CEL of the result, without the types of its elements and members."""
+    return expression.return_type().name().lower().partition("<")[0].removesuffix("_wrapper")

@@ -1,4 +1,4 @@
-"""Evaluates a checked CEL expression. Evaluation always ends, with true, false or ExpressionFailed.
+"""Evaluates a checked CEL expression. Evaluation always ends, with a value or ExpressionFailed.
 
 The library alone does not guarantee that: values that are nested too deeply crash the process, text after a NUL
 character is dropped silently, and its limit of 10,000 iterations does not count the cost of one iteration. So values
@@ -7,6 +7,7 @@ are checked before they are passed on, and the work that an expression could do 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 MAX_DEPTH = 100
 MAX_WORK = 50_000_000
 """The most elements that an expression may read: one or two seconds in the worst case."""
+
+MAX_RESULT = 4_000_000
+"""The most elements (a text counts as one for each eight characters) that the value of an expression may have."""
 
 _MAX_ITERATIONS = 10_000  # the library's own limit
 _CHARACTERS_PER_ELEMENT = 8
@@ -49,6 +53,42 @@ def answer(compiled: Compiled, text: str, activation: cel.Activation) -> bool:
     if not isinstance(result, bool):
         raise ExpressionFailed(f"evaluated to a value of type {kind.lower()}, not true or false")
     return result
+
+
+def evaluate(compiled: Compiled, text: str, activation: cel.Activation) -> Any:
+    """The JSON value of an expression; the values must have been checked, and work and result bounded."""
+    try:
+        value = compiled.expression.eval(activation)
+        kind, result = value.type().name(), value.plain_value()
+    except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise ExpressionFailed(_explain(str(error), text)) from None
+    if kind == "ERROR":
+        raise ExpressionFailed(_explain(str(result), text))
+    _require_json(result)
+    return result
+
+
+def _require_json(value: Any) -> None:
+    """Refuse what JSON does not have: bytes, times, infinities, names that are no strings."""
+    if isinstance(value, dict):
+        if not all(isinstance(name, str) for name in value):
+            raise ExpressionFailed("evaluated to an object with a key that is not a string")
+        for member in value.values():
+            _require_json(member)
+    elif isinstance(value, list):
+        for element in value:
+            _require_json(element)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ExpressionFailed("a number or time is out of range")
+    elif value is not None and not isinstance(value, str | int):
+        raise ExpressionFailed("evaluated to a value that JSON does not have: convert it with string()")
+
+
+def bound_result(tree: Tree, extents: Iterable[Extent]) -> None:
+    """Refuse values of which the expression could make a result that is too large: each use may copy all of them."""
+    if len(tree.uses) * sum(extent.weight for extent in extents) > MAX_RESULT:
+        raise ExpressionFailed("the inputs are too large for this expression")
 
 
 def bound_work(tree: Tree, extents: Iterable[Extent]) -> None:

@@ -6,17 +6,20 @@ waiting), or refused because no hook takes it. Nothing is written unless it is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+from counterfoil.domain.callbacks.mapping import Ignored
+from counterfoil.domain.callbacks.reading import Unmapped
 from counterfoil.domain.canonical import digest
-from counterfoil.domain.errors import HookNotFound, InvalidPayload, PayloadTooLarge
+from counterfoil.domain.errors import HookNotFound, InvalidPayload, PayloadTooLarge, Unavailable
 from counterfoil.domain.flows.settle import settle
 from counterfoil.domain.flows.view import FlowView
 from counterfoil.domain.hooks.completing import complete, payloads_of
 from counterfoil.domain.hooks.expecting import hooks_known_from_start
 from counterfoil.domain.hooks.ownership import register_owner
+from counterfoil.domain.hooks.senders import PayloadSender
 from counterfoil.domain.hooks.tokens import Token, hook_id
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.jsontext import dump_json
@@ -24,24 +27,32 @@ from counterfoil.domain.records import Hook, HookDelivery, HookToken
 from counterfoil.domain.states import OPEN_STEPS, FlowStatus, HookStatus
 from counterfoil.domain.steps.checks import Findings, Inspection
 from counterfoil.domain.steps.definitions import StepDefinition
+from counterfoil.domain.work.decisions import fail
+from counterfoil.domain.work.results import StepResult
 
 MOST_BYTES = 16 * 1024 * 1024
 """The most bytes of payloads that one hook keeps."""
-
-Accept = Callable[[StepDefinition, int], Any]
-"""Given the definition of the hook's step and the time: the payload to deliver, or an error that refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """A payload from outside. ``delivery_id``: the sender's name for it, which the same payload has again; None: none.
 
-    ``accept``: reads the payload once the hook is known; None: ``payload`` is delivered as it is.
+    ``sender``: is asked for the payload once the hook is known; None: ``payload`` is delivered as it is.
     """
 
     payload: Any
     delivery_id: str | None = None
-    accept: Accept | None = None
+    sender: PayloadSender | None = None
+
+    def admit(self, definition: StepDefinition, now: int) -> None:
+        """Raise unless it may be delivered to a hook of this step."""
+        if self.sender is not None:
+            self.sender.admit(definition, now)
+
+    def read(self, definition: StepDefinition) -> Ignored | StepResult | Unmapped:
+        """What it means for a hook of this step; raises InvalidPayload."""
+        return Unmapped(self.payload) if self.sender is None else self.sender.read(definition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,10 @@ class Delivered:
     step_id: str
     duplicate: bool = False
     buffered: bool = False
+    ignored: bool = False
+    """Whether the payload says nothing about what the step waits for: nothing was recorded."""
+    http_status: int = 200
+    """The answer's status: another one only where the step asks for it, for a vendor."""
 
 
 def deliver(view: FlowView, token: Token, incoming: Incoming, now: int) -> Delivered:
@@ -60,7 +75,7 @@ def deliver(view: FlowView, token: Token, incoming: Incoming, now: int) -> Deliv
     if owned is not None:
         return _deliver_to_owner(view, token, owned, incoming, now)
     expected = view.expected_hooks(token.token_id)
-    return _buffer(view, token, incoming, expected, now) or _duplicate_of_ended(view, token, incoming)
+    return _buffer(view, token, incoming, expected, now) or _duplicate_of_ended(view, token, incoming, now)
 
 
 def deliver_to_flow(view: FlowView, flow_id: str, token: Token, incoming: Incoming, now: int) -> Delivered:
@@ -70,7 +85,7 @@ def deliver_to_flow(view: FlowView, flow_id: str, token: Token, incoming: Incomi
         return _deliver_to_owner(view, token, owned, incoming, now)
     known = hooks_known_from_start(view, flow_id)
     expected = [hook_id(flow_id, each.step_id, each.item, 0) for each in known if each.token.token_id == token.token_id]
-    delivered = _buffer(view, token, incoming, expected, now) or _duplicate_of_ended(view, token, incoming)
+    delivered = _buffer(view, token, incoming, expected, now) or _duplicate_of_ended(view, token, incoming, now)
     if flow_id not in _with_outer_flows(view, delivered.flow_id):
         raise HookNotFound
     return delivered
@@ -99,13 +114,23 @@ def _deliver_to_owner(view: FlowView, token: Token, owned: HookToken, incoming: 
     view.work(owned.work_id)  # with its step and flow
     hook = view.find_hook(owned.hook_id)
     assert hook is not None
+    definition = _definition_of(view, hook.flow_id, hook.step_id)
+    incoming.admit(definition, now)
     if _is_duplicate(view, hook, incoming):
-        return Delivered(hook.flow_id, hook.step_id, duplicate=True)
-    payloads = _receive(view, token, hook, owned.work_id, incoming, now)
-    if payloads is not None:
-        complete(view, view.work(owned.work_id), hook.collect, payloads, now)
+        return _answered(definition, Delivered(hook.flow_id, hook.step_id, duplicate=True))
+    reading = incoming.read(definition)
+    if isinstance(reading, Ignored):
+        return _answered(definition, Delivered(hook.flow_id, hook.step_id, ignored=True))
+    if isinstance(reading, StepResult) and not reading.success:
+        message = reading.error or "the payload reports a failure without an error message"
+        view.record(fail(view.work(owned.work_id), now, "STEP_FAILED", message, "hook"))
+        _remember(view, token, hook, incoming)
+    else:
+        payloads = _receive(view, token, hook, owned.work_id, incoming, _payload_of(reading), now)
+        if payloads is not None:
+            complete(view, view.work(owned.work_id), hook.collect, payloads, now)
     settle(view, hook.flow_id, now)
-    return Delivered(hook.flow_id, hook.step_id)
+    return _answered(definition, Delivered(hook.flow_id, hook.step_id))
 
 
 def _buffer(view: FlowView, token: Token, incoming: Incoming, expected: Iterable[str], now: int) -> Delivered | None:
@@ -114,13 +139,36 @@ def _buffer(view: FlowView, token: Token, incoming: Incoming, expected: Iterable
         hook = view.find_hook(name)
         if hook is None or hook.status is not HookStatus.EXPECTED or not _may_start(view, hook):
             continue
+        definition = _definition_of(view, hook.flow_id, hook.step_id)
+        incoming.admit(definition, now)
         if _is_duplicate(view, hook, incoming):
-            return Delivered(hook.flow_id, hook.step_id, duplicate=True, buffered=True)
+            return _answered(definition, Delivered(hook.flow_id, hook.step_id, duplicate=True, buffered=True))
         if hook.enough:
             continue
-        _receive(view, token, hook, None, incoming, now)
-        return Delivered(hook.flow_id, hook.step_id, buffered=True)
+        reading = incoming.read(definition)
+        if isinstance(reading, Ignored):
+            return _answered(definition, Delivered(hook.flow_id, hook.step_id, ignored=True))
+        if isinstance(reading, StepResult) and not reading.success:
+            raise Unavailable("the step has not started, and a failure cannot be kept for it; send it again later")
+        _receive(view, token, hook, None, incoming, _payload_of(reading), now)
+        return _answered(definition, Delivered(hook.flow_id, hook.step_id, buffered=True))
     return None
+
+
+def _definition_of(view: FlowView, flow_id: str, step_id: str) -> StepDefinition:
+    return view.version(view.step_run(flow_id, step_id).version).definition
+
+
+def _payload_of(reading: StepResult | Unmapped) -> Any:
+    return reading.payload if isinstance(reading, Unmapped) else reading.outputs
+
+
+def _answered(definition: StepDefinition, delivered: Delivered) -> Delivered:
+    """The same with the status that the step asks for, if it asks for one."""
+    if definition.accept is None:
+        return delivered
+    verdict = "ignored" if delivered.ignored else "duplicate" if delivered.duplicate else "accepted"
+    return replace(delivered, http_status=definition.accept.answer.status_of(verdict))
 
 
 def _may_start(view: FlowView, hook: Hook) -> bool:
@@ -131,12 +179,11 @@ def _may_start(view: FlowView, hook: Hook) -> bool:
 
 
 def _receive(
-    view: FlowView, token: Token, hook: Hook, work_id: str | None, incoming: Incoming, now: int
+    view: FlowView, token: Token, hook: Hook, work_id: str | None, incoming: Incoming, payload: Any, now: int
 ) -> list[Any] | None:
     """Check and record a payload; returns all payloads if no more are needed. It is kept unless it ends the hook."""
-    definition = view.version(view.step_run(hook.flow_id, hook.step_id).version).definition
+    definition = _definition_of(view, hook.flow_id, hook.step_id)
     assert definition.hook is not None
-    payload = incoming.payload if incoming.accept is None else incoming.accept(definition, now)
     wrong = payload_problems(definition, payload, view.findings)
     if wrong:
         raise InvalidPayload(errors=wrong)
@@ -162,10 +209,15 @@ def _receive(
         data["buffered"] = True
     attempt = None if work_id is None else view.work(work_id).attempt
     view.record(Event(EventType.HOOK_RECEIVED, now, hook.flow_id, hook.step_id, work_id, attempt, data))
+    _remember(view, token, hook, incoming)
+    return payloads if enough else None
+
+
+def _remember(view: FlowView, token: Token, hook: Hook, incoming: Incoming) -> None:
+    """The same delivery again is a duplicate."""
     if incoming.delivery_id is not None:
         for key in (_key(hook.hook_id, incoming.delivery_id), _key(token.token_id, incoming.delivery_id)):
             view.put_hook_delivery(HookDelivery(key, hook.flow_id, hook.step_id, hook.hook_id))
-    return payloads if enough else None
 
 
 def payload_problems(definition: StepDefinition, payload: Any, findings: Findings) -> list[dict[str, str]]:
@@ -191,12 +243,14 @@ def _is_duplicate(view: FlowView, hook: Hook, incoming: Incoming) -> bool:
     return view.find_hook_delivery(_key(hook.hook_id, incoming.delivery_id)) is not None
 
 
-def _duplicate_of_ended(view: FlowView, token: Token, incoming: Incoming) -> Delivered:
+def _duplicate_of_ended(view: FlowView, token: Token, incoming: Incoming, now: int) -> Delivered:
     """The answer to a delivery that a hook had taken before it ended; raises HookNotFound if none had."""
     if incoming.delivery_id is not None:
         taken = view.find_hook_delivery(_key(token.token_id, incoming.delivery_id))
         if taken is not None:
-            return Delivered(taken.flow_id, taken.step_id, duplicate=True)
+            definition = _definition_of(view, taken.flow_id, taken.step_id)
+            incoming.admit(definition, now)
+            return _answered(definition, Delivered(taken.flow_id, taken.step_id, duplicate=True))
     raise HookNotFound
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, StrictBool, StrictInt, model_validator
 from pydantic.functional_validators import AfterValidator
 
 from counterfoil.domain.approvals.terms import ApprovalTerms
+from counterfoil.domain.callbacks.accept import Accept
 from counterfoil.domain.effects.policies import DEFAULT_WINDOWS, EffectPolicy, window_ms
 from counterfoil.domain.expressions.predicates import Predicate
 from counterfoil.domain.hooks.definitions import HookDefinition
@@ -39,6 +40,8 @@ def _window(value: str) -> str:
     return value
 
 
+CALLBACK_KINDS = ("async", "hook")
+"""The kinds of steps that end by a callback."""
 STEP_URLS = ("endpoint", "cancel_url", "status_url")
 """The URLs of a step and of its compensation. Passwords in them are not shown (see ``urls``)."""
 HttpUrl = Annotated[str, Field(max_length=2048), AfterValidator(_http_url)]
@@ -233,6 +236,7 @@ class StepDefinition(Definition):
     cancel_url: HttpUrl | None = None
     duplicate_status: Literal[200, 400] = 400
     require_signature: StrictBool = False
+    accept: Accept | None = None
     labels: dict[str, str] = Field(default_factory=dict, max_length=32)
 
     @model_validator(mode="after")
@@ -297,6 +301,24 @@ class StepDefinition(Definition):
                 raise ValueError(f"predicate: {error}") from None
         return self
 
+    @model_validator(mode="after")
+    def _accepts_what_it_can_record(self) -> Self:
+        if self.accept is None:
+            return self
+        if self.kind not in CALLBACK_KINDS:
+            raise ValueError(f"accept: only allowed for a step of kind {' or '.join(CALLBACK_KINDS)}")
+        if self.accept.signature is not None and self.require_signature:
+            raise ValueError("require_signature: accept.signature says how completions are signed; give one of the two")
+        if self.accept.map is None:
+            return self
+        collects = self.hook is not None and self.hook.collect > 1  # then each payload is one of several
+        problem = None if collects else self.accept.map.declared_problem(self.outputs)
+        if self.kind == "hook" and self.accept.map.retriable is not None:
+            problem = "retriable: not allowed for a step of kind hook, which calls nothing"
+        if problem is not None:
+            raise ValueError(f"accept.map.{problem}")
+        return self
+
     def compiled_predicate(self) -> Predicate | None:
         """The compiled predicate. Compiling is slow: see ``StepVersion.predicate``."""
         if self.predicate is None:
@@ -343,6 +365,11 @@ class StepDefinition(Definition):
     def fail_fast(self) -> bool:
         """Whether the step fails as soon as one of its items fails."""
         return not self.fans_out or self.fan_out.on_failure == "fail_fast"
+
+    @cached_property
+    def repeat_status(self) -> int:
+        """The status of a result that is reported again: 400, unless its sender would then go on repeating it."""
+        return self.duplicate_status if self.accept is None else 200
 
     def masked_urls(self) -> list[str]:
         """The places of URLs with a masked password, which cannot be called."""

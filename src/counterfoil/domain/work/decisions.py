@@ -36,6 +36,7 @@ class Verdict(StrEnum):
     ACCEPTED = "accepted"
     STALE = "stale"
     DUPLICATE = "duplicate"
+    IGNORED = "ignored"
 
 
 _ACCEPTED, _WORK_SUCCEEDED = Verdict.ACCEPTED, EventType.WORK_SUCCEEDED  # looked up only once: see settle.py
@@ -139,7 +140,7 @@ def report(
     via: str = "webhook",
 ) -> tuple[Verdict, list[Event]]:
     """Decide about a StepResult, from a webhook or a response; raises the refusal that gives the exact reason."""
-    if refuse_if_closed(work, result, step.definition.duplicate_status):
+    if refuse_if_closed(work, result, step.definition.repeat_status):
         return Verdict.DUPLICATE, []
     if result.success:
         return _ACCEPTED, [_succeeded(work, step, result, now, findings, via)]

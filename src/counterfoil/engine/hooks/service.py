@@ -20,24 +20,26 @@ class Hooks:
         self._commit = commit
         self._metrics = metrics
 
-    async def deliver(self, token: Token, incoming: Incoming) -> PayloadTaken:
-        """Deliver a payload; returns once it is durable."""
+    async def deliver(self, token: Token, incoming: Incoming) -> tuple[PayloadTaken, int]:
+        """Deliver a payload; returns once it is durable, with the HTTP status that the step asks for."""
         try:
             delivered = await self._commit.submit(Deliver(token, incoming))
         except CounterfoilError as error:
             self._metrics.hook_delivery(error.code)
             raise
-        verdict = "duplicate" if delivered.duplicate else "buffered" if delivered.buffered else "delivered"
-        self._metrics.hook_delivery(verdict)
+        verdicts = {"ignored": delivered.ignored, "duplicate": delivered.duplicate, "buffered": delivered.buffered}
+        self._metrics.hook_delivery(next((name for name, holds in verdicts.items() if holds), "delivered"))
         answer: PayloadTaken = {
             "flow_id": delivered.flow_id,
             "step_id": delivered.step_id,
-            "delivered": True,
+            "delivered": not delivered.ignored,
             "duplicate": delivered.duplicate,
         }
         if delivered.buffered:
             answer["buffered"] = True
-        return answer
+        if delivered.ignored:
+            answer["ignored"] = True
+        return answer, delivered.http_status
 
     def waking(self, now: int, limit: int) -> ForEach[bool]:
         """The search for hooks that own their tokens since another hook ended, and the command for each."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from counterfoil.domain.callbacks.accept import Accept
+from counterfoil.domain.callbacks.mapping import Ignored
 from counterfoil.domain.effects.reconciling import counting_granted
-from counterfoil.domain.errors import UnknownReceipt
+from counterfoil.domain.errors import InvalidResult, UnknownReceipt
 from counterfoil.domain.flows.settle import settle
 from counterfoil.domain.records import GATED
 from counterfoil.domain.states import WorkStatus
@@ -25,6 +27,8 @@ class Completion:
     status: WorkStatus
     recorded_at: int | None
     sent_at: int | None
+    http_status: int = 200
+    """The answer's status: another one only where the step asks for it, for a vendor."""
 
     @property
     def recorded_text(self) -> str:
@@ -32,19 +36,38 @@ class Completion:
         return "null" if self.recorded_at is None else f'"{rfc3339(self.recorded_at)}"'
 
 
+@dataclass(frozen=True, slots=True)
+class CallbackReport:
+    """The result that was read from a vendor's callback, and the rules for another attempt if it is a failure."""
+
+    result: StepResult
+    retry: RetryRules
+
+
+ReadCallback = Callable[[Accept, int], Ignored | CallbackReport]
+
+
 class Complete:
     """Decide a StepResult for the work item of a receipt; the first outcome wins."""
 
-    __slots__ = ("_result", "_retry", "_verify", "_work_id")
+    __slots__ = ("_read", "_result", "_retry", "_verify", "_work_id")
 
     def __init__(
-        self, work_id: str, result: StepResult, retry: RetryRules, verify: Callable[[int], None] | None = None
+        self,
+        work_id: str,
+        result: StepResult | InvalidResult,
+        retry: RetryRules,
+        verify: Callable[[int], None] | None = None,
+        read: ReadCallback | None = None,
     ) -> None:
         self._work_id = work_id
         self._result = result
+        """An error: the body is no StepResult, so that only a step with ``accept`` can read it."""
         self._retry = retry
         self._verify = verify
         """Checks the report's signature at a given time; asked only for steps that want one."""
+        self._read = read
+        """Reads the report as a vendor's callback at a given time; asked only for steps with ``accept``."""
 
     def needs(self, needs: ReadSet) -> None:
         needs.work.add(self._work_id)
@@ -54,17 +77,31 @@ class Complete:
         if work is None or work.version == GATED:  # there is no receipt for a step that an agent runs
             raise UnknownReceipt
         step = unit.version(work.version)
-        if step.definition.require_signature and self._verify is not None:
+        definition, result, retry = step.definition, self._result, self._retry
+        if definition.require_signature and self._verify is not None:
             self._verify(now)
-        retry = self._retry if self._result.success else counting_granted(unit, work, step, self._retry)
-        verdict, events = report(work, self._result, step, retry, now, unit.findings)
+        accept = definition.accept
+        if accept is not None and self._read is not None:
+            callback = self._read(accept, now)
+            if isinstance(callback, Ignored):
+                return Completion(
+                    Verdict.IGNORED, work.status, work.recorded_at, work.sent_at, accept.answer.status_of("ignored")
+                )
+            result, retry = callback.result, callback.retry
+        elif isinstance(result, InvalidResult):
+            raise result
+        if not result.success:
+            retry = counting_granted(unit, work, step, retry)
+        verdict, events = report(work, result, step, retry, now, unit.findings)
         for event in events:
             unit.record(event)
         if events:
             settle(unit, work.flow_id, now)
         after = unit.work(self._work_id)
         recorded_at = now if events else after.recorded_at
-        return Completion(verdict, after.status, recorded_at, work.sent_at)
+        if accept is None:
+            return Completion(verdict, after.status, recorded_at, work.sent_at)
+        return Completion(verdict, after.status, recorded_at, work.sent_at, accept.answer.status_of(verdict.value))
 
 
 @dataclass(slots=True)

@@ -5,14 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from counterfoil.domain.errors import CounterfoilError, InvalidSignature, Unavailable, UnknownReceipt
+import structlog
+
+from counterfoil.domain.callbacks.accept import Accept
+from counterfoil.domain.callbacks.mapping import Ignored
+from counterfoil.domain.callbacks.reading import read_callback
+from counterfoil.domain.errors import (
+    CounterfoilError,
+    InvalidResult,
+    InvalidSignature,
+    Unavailable,
+    UnknownReceipt,
+)
 from counterfoil.domain.work.decisions import Verdict
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.work.complete import Beat, Complete, Completion, HeartbeatAnswer
+from counterfoil.engine.work.complete import (
+    Beat,
+    CallbackReport,
+    Complete,
+    Completion,
+    HeartbeatAnswer,
+    ReadCallback,
+)
 from counterfoil.engine.work.heartbeats import HeartbeatPace
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.commit import GroupCommit
+
+log = structlog.get_logger(__name__)
 
 
 class MessageVerifier(Protocol):
@@ -46,12 +66,28 @@ class Reports:
             raise InvalidSignature("the engine has no signing secret, so no signature can be checked")
         self._verifier.verify(headers, body, now)
 
+    def read(self, accept: Accept, headers: Mapping[str, str], body: bytes, now: int) -> Ignored | CallbackReport:
+        """What a vendor's callback reports. The jitter is drawn here: only now it is known whether it may be needed."""
+        secrets = self._context.secrets
+        if accept.signature is not None and not secrets.values_of(accept.signature.check.secret):
+            log.warning("callback_secret_missing", secret=accept.signature.check.secret)
+        result = read_callback(accept, headers, body, secrets, now)
+        return result if isinstance(result, Ignored) else CallbackReport(result, self._context.retry_rules_for(result))
+
     async def complete(
-        self, work_id: str, result: StepResult, verify: Callable[[int], None] | None = None
+        self,
+        work_id: str,
+        result: StepResult | InvalidResult,
+        verify: Callable[[int], None] | None = None,
+        read: ReadCallback | None = None,
     ) -> Completion:
-        """Record a report; ``verify`` checks its signature where the step requires one."""
+        """Record a report; ``verify`` checks its signature where the step requires one.
+
+        ``read``: reads it as a vendor's callback, for a step with ``accept``; for any other, ``result`` is refused if
+        it is an error.
+        """
         self._require_accepting()
-        command = Complete(work_id, result, self._context.retry_rules_for(result), verify)
+        command = Complete(work_id, result, self._context.retry_rules_for(result), verify, read)
         try:
             completion = await self._commit.submit(command)
         except CounterfoilError as error:
@@ -66,6 +102,7 @@ class Reports:
         result: StepResult,
         verify: Callable[[int], None],
         resolve: Callable[[Completion | CounterfoilError], None],
+        read: ReadCallback | None = None,
     ) -> bool:
         """The same without a coroutine: ``resolve`` is called after the commit. False: the queue is full."""
 
@@ -73,7 +110,8 @@ class Reports:
             self._count(answer)
             resolve(answer)
 
-        return self._commit.enqueue(Complete(work_id, result, self._context.retry_rules_for(result), verify), resolved)
+        retry = self._context.retry_rules_for(result)
+        return self._commit.enqueue(Complete(work_id, result, retry, verify, read), resolved)
 
     async def heartbeat(
         self, work_id: str, heartbeat: Heartbeat, verify: Callable[[int], None] | None = None

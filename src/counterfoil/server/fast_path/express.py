@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
 from aiohttp.http import HttpVersion11
@@ -26,7 +27,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from counterfoil.domain.errors import CounterfoilError
 from counterfoil.engine.work.complete import Completion
 from counterfoil.server.bodies.media_types import refusal_of_type
-from counterfoil.server.completions import CompletionIntake, Headers, completion_text
+from counterfoil.server.completions import CompletionIntake, Headers, completion_text, has_body
 from counterfoil.server.problems import problem_bytes
 
 _PREFIX = "/webhook/"
@@ -42,10 +43,21 @@ of them unless it says ``keep-alive``, which is what HTTP/1.1 means without it."
 HELD_BYTES = 65_536
 """How much is received behind a completion that is under way before reading from the connection is paused, and the
 longest body that is waited for."""
+_JSON_FIELD, _LENGTH_FIELD = "Content-Type: application/json\r\n", "Content-Length: "
 _HEAD = (
-    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nCache-Control: no-store\r\n"
-    "X-Content-Type-Options: nosniff\r\nServer: counterfoil\r\nContent-Length: "
+    f"HTTP/1.1 200 OK\r\n{_JSON_FIELD}Cache-Control: no-store\r\n"
+    f"X-Content-Type-Options: nosniff\r\nServer: counterfoil\r\n{_LENGTH_FIELD}"
 )
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
+
+def _other_answer(status: int, body: str) -> bytes:
+    """An answer with another status than 200, for a vendor."""
+    head = _HEAD.replace("200 OK", f"{status} {_PHRASES.get(status, '')}")
+    if has_body(status):
+        return f"{head}{len(body)}\r\n\r\n{body}".encode()
+    length = "" if status == HTTPStatus.NO_CONTENT else "Content-Length: 0\r\n"
+    return f"{head.replace(_JSON_FIELD, '').removesuffix(_LENGTH_FIELD)}{length}\r\n".encode()
 
 
 class LaneConnection(Protocol):
@@ -295,7 +307,10 @@ class ExpressParser:
         if isinstance(answer, Completion):
             _, flow_id, step_id = self._addressed
             body = completion_text(answer, flow_id.decode(), step_id.decode())
-            text = f"{_HEAD}{len(body)}\r\n\r\n{body}".encode()
+            if answer.http_status == 200:
+                text = f"{_HEAD}{len(body)}\r\n\r\n{body}".encode()
+            else:
+                text = _other_answer(answer.http_status, body)
         else:
             text = problem_bytes(answer)
         self._connection.end_express(text)

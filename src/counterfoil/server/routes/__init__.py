@@ -57,6 +57,8 @@ class Route:
     description: str
     """One to three sentences: what the answer holds, what changes, what a caller must know."""
     answers: Mapping[int, SuccessAnswer]
+    other_success: SuccessAnswer | None = None
+    """The answer with any other status of success, where the addressed record sets the status."""
     errors: tuple[type[CounterfoilError], ...] = ()
     """The errors of this route, beside those that every route can answer."""
     request: type[BaseModel] | None = None
@@ -67,6 +69,9 @@ class Route:
     roles: frozenset[Role] | None = READERS
     """The roles that may use the route; None: no API key is needed."""
     open_on_loopback: bool = False
+    judges_refusals: bool = False
+    """A caller that the guard refuses reaches the handler, which finds the refusal in the request (``auth.REFUSAL``)
+    and must raise it unless the addressed record accepts another proof."""
     own_credential: Callable[[web.Request], bool] | None = None
     """Whether a request brings a credential of its own in its path, which the handler checks: it needs no API key then,
     and may come through a proxy and from any page."""

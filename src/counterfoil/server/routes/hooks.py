@@ -15,15 +15,18 @@ from counterfoil.domain.errors import (
     HookNotFound,
     InvalidInput,
     InvalidPayload,
+    InvalidSignature,
     PayloadTooLarge,
     UnsupportedMediaType,
 )
 from counterfoil.domain.flows.requests import StepId
 from counterfoil.domain.hooks.delivering import Incoming
+from counterfoil.domain.hooks.senders import PayloadSender
 from counterfoil.domain.hooks.tokens import Token, given, has_made_form, read_made, token_problem
-from counterfoil.server.answers import json_response
-from counterfoil.server.auth import OPERATORS
-from counterfoil.server.requests import Cursor, Limit, Query, read_json, read_query
+from counterfoil.server.answers import empty_response, json_response
+from counterfoil.server.auth import OPERATORS, REFUSAL
+from counterfoil.server.completions import has_body
+from counterfoil.server.requests import Cursor, Limit, Query, read_body, read_query, require_json
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
 from counterfoil.wire.inbound.hooks import HookDocument, HooksPage, PayloadTaken
 
@@ -56,12 +59,20 @@ def hook_routes(engine: EngineFacade) -> list[Route]:
 
     async def read_incoming(request: web.Request) -> Incoming:
         """What is delivered. A step that accepts a sender's own signature and shape reads it here, by ``accept``."""
-        payload = await read_json(request, request.client_max_size, InvalidPayload)
-        return Incoming(payload, _delivery_id(request))
+        require_json(request)
+        body = await read_body(request, request.client_max_size)
+        sender = PayloadSender(request.headers, body, engine.context.secrets, request.get(REFUSAL))
+        return Incoming(None, _delivery_id(request), sender)
 
     async def deliver_payload(request: web.Request) -> web.Response:
-        token = token_of(request)
-        return json_response(await engine.hooks.deliver(token, await read_incoming(request)))
+        try:
+            token = token_of(request)
+            answer, status = await engine.hooks.deliver(token, await read_incoming(request))
+        except HookNotFound:
+            if (refusal := request.get(REFUSAL)) is not None:
+                raise refusal from None  # whether there is such a token is not for every caller
+            raise
+        return json_response(answer, status) if has_body(status) else empty_response(status)
 
     async def get_hook(request: web.Request) -> web.Response:
         return json_response(await engine.hook_queries.hook(token_of(request)))
@@ -78,8 +89,9 @@ def hook_routes(engine: EngineFacade) -> list[Route]:
             handler=deliver_payload,
             tag="hooks",
             summary="Deliver a payload to a hook",
-            description="Answered once the payload is durable. A token that the engine made needs no API key. The same "
-            "`webhook-id` again is a duplicate: it is recorded once, also after the hook has ended.",
+            description="Answered once the payload is durable. A token that the engine made needs no API key, nor does "
+            "a payload that is signed as `accept.signature` of the step requires. The same `webhook-id` again is a "
+            "duplicate: it is recorded once, also after the hook has ended.",
             request=Payload,
             example={"confirmed": True},
             headers=(
@@ -89,9 +101,15 @@ def hook_routes(engine: EngineFacade) -> list[Route]:
                     schema={"type": "string", "minLength": 1, "maxLength": MOST_DELIVERY_ID},
                 ),
             ),
-            answers={200: SuccessAnswer(description="the payload is recorded, now or before", model=PayloadTaken)},
-            errors=(HookNotFound, InvalidPayload, UnsupportedMediaType, PayloadTooLarge),
+            answers={
+                200: SuccessAnswer(description="the payload is recorded, now or before, or ignored", model=PayloadTaken)
+            },
+            other_success=SuccessAnswer(
+                description="the same, with the status that `accept.answer` sets", model=PayloadTaken
+            ),
+            errors=(HookNotFound, InvalidPayload, InvalidSignature, UnsupportedMediaType, PayloadTooLarge),
             roles=OPERATORS,
+            judges_refusals=True,
             own_credential=lambda request: has_made_form(request.match_info["token"]),
         ),
         Route(

@@ -14,6 +14,7 @@ from counterfoil.domain.errors import (
     BadRequest,
     ConflictingResult,
     CounterfoilError,
+    InvalidPayload,
     InvalidResult,
     InvalidSignature,
     PayloadTooLarge,
@@ -26,8 +27,8 @@ from counterfoil.domain.errors import (
 from counterfoil.domain.jsontext import is_ordinary
 from counterfoil.domain.time import optional_rfc3339
 from counterfoil.domain.work.results import Heartbeat, StepResult
-from counterfoil.server.answers import json_answer, json_response
-from counterfoil.server.completions import Headers, Resolve, completion_text
+from counterfoil.server.answers import empty_response, json_answer, json_response
+from counterfoil.server.completions import Headers, Resolve, completion_text, has_body
 from counterfoil.server.requests import parse_body, read_body, require_json, validate
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
 from counterfoil.wire.work import HeartbeatTaken, ReceiptState, ReportTaken
@@ -57,6 +58,14 @@ async def _read_report(request: web.Request) -> bytes:
         raise UndecodableResult(errors=[{"place": "body", "message": error.message}]) from None
 
 
+def _result_of(body: bytes) -> StepResult | InvalidResult:
+    """The report in a body, or why it is none: a step with ``accept`` may read it all the same."""
+    try:
+        return validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
+    except InvalidResult as error:
+        return error
+
+
 class WebhookIntake:
     """Takes completions from the fast path if nothing can refuse them before the commit."""
 
@@ -80,7 +89,13 @@ class WebhookIntake:
         except ValidationError:
             return False
         reports = engine.reports
-        taken = reports.take_completion(work_id, result, lambda now: reports.verify(headers(), body, now), resolve)
+        taken = reports.take_completion(
+            work_id,
+            result,
+            lambda now: reports.verify(headers(), body, now),
+            resolve,
+            lambda accept, now: reports.read(accept, headers(), body, now),
+        )
         if taken:
             engine.metrics.completion_arrived("fast")
         return taken
@@ -97,14 +112,18 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
             work_id = engine.reports.work_of(flow_id, step_id, token)
             require_json(request)
             body = await _read_report(request)
-            result = validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
         except CounterfoilError as error:
             engine.metrics.completed(error.code)
             raise
         completion = await engine.reports.complete(
-            work_id, result, lambda now: engine.reports.verify(request.headers, body, now)
+            work_id,
+            _result_of(body),
+            lambda now: engine.reports.verify(request.headers, body, now),
+            lambda accept, now: engine.reports.read(accept, request.headers, body, now),
         )
-        return json_answer(completion_text(completion, flow_id, step_id).encode())
+        if not has_body(completion.http_status):
+            return empty_response(completion.http_status)
+        return json_answer(completion_text(completion, flow_id, step_id).encode(), completion.http_status)
 
     async def complete_work(request: web.Request) -> web.Response:
         match = request.match_info
@@ -115,9 +134,8 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
         token = request.headers.get(RECEIPT_HEADER, "")
         return await complete(request, match["flow_id"], match["step_id"], token)
 
-    accepted = {
-        200: SuccessAnswer(description="recorded, or a repeat without effect: see `verdict`", model=ReportTaken)
-    }
+    accepted = {200: SuccessAnswer(description="recorded, or without effect: see `verdict`", model=ReportTaken)}
+    for_vendors = SuccessAnswer(description="the same, with the status that `accept.answer` sets", model=ReportTaken)
     return [
         Route(
             method="POST",
@@ -129,7 +147,8 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
             request=StepResult,
             example=_EXAMPLE,
             answers=accepted,
-            errors=(*_REFUSALS, InvalidSignature),
+            other_success=for_vendors,
+            errors=(*_REFUSALS, InvalidPayload, InvalidSignature),
             roles=None,
             bare=True,
         ),
@@ -144,7 +163,8 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
             request=StepResult,
             example=_EXAMPLE,
             answers=accepted,
-            errors=(*_REFUSALS, InvalidSignature),
+            other_success=for_vendors,
+            errors=(*_REFUSALS, InvalidPayload, InvalidSignature),
             headers=(HeaderParameter(name=RECEIPT_HEADER, description="the receipt token"),),
             roles=None,
             bare=True,

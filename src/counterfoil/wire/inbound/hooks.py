@@ -10,7 +10,7 @@ from counterfoil.wire.schema import Time, described, keyword
 
 
 class PayloadTaken(TypedDict):
-    """A payload is recorded, now or before."""
+    """A payload is recorded, now or before, or it is ignored as the step has it."""
 
     flow_id: str
     step_id: str
@@ -19,6 +19,7 @@ class PayloadTaken(TypedDict):
     buffered: NotRequired[
         Annotated[bool, described("the hook step has not started yet; absent: the hook has the payload")]
     ]
+    ignored: NotRequired[Annotated[bool, described("`accept.map.ignore` of the step holds: nothing is recorded")]]
 
 
 class HookDocument(TypedDict):

@@ -1,0 +1,1 @@
+"""Callbacks of vendors: their signatures, and what their payloads mean for a step."""

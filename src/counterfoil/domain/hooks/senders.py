@@ -1,0 +1,39 @@
+"""The sender of a payload over HTTP: what it must prove, and how its payload is read, once the hook is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from counterfoil.domain.callbacks.mapping import Ignored
+from counterfoil.domain.callbacks.reading import Unmapped, read_payload, verify_callback
+from counterfoil.domain.callbacks.secrets import Secrets
+from counterfoil.domain.errors import CounterfoilError
+from counterfoil.domain.steps.definitions import StepDefinition
+from counterfoil.domain.work.results import StepResult
+
+
+@dataclass(frozen=True)
+class PayloadSender:
+    """A request as it was received. ``refusal``: why its caller may not deliver, unless the payload is signed."""
+
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+    secrets: Secrets
+    refusal: CounterfoilError | None = None
+
+    def admit(self, definition: StepDefinition, now: int) -> None:
+        """Raise unless the sender may deliver to a hook of this step.
+
+        Every caller must sign, an operator too. A token that can be guessed is no credential, so without a signature
+        the caller must be one that may deliver to any hook.
+        """
+        accept = definition.accept
+        if self.refusal is not None and (accept is None or accept.signature is None):
+            raise self.refusal
+        if accept is not None:
+            verify_callback(accept, self.headers, self.body, self.secrets, now)
+
+    def read(self, definition: StepDefinition) -> Ignored | StepResult | Unmapped:
+        """What the payload means for a hook of this step; raises InvalidPayload."""
+        return read_payload(definition.accept, self.headers, self.body)
