@@ -405,7 +405,7 @@ CREATE INDEX dedup_waiters_of_key ON dedup_waiters (dedup_id, since, work_id);
 CREATE INDEX dedup_waiters_of_flow ON dedup_waiters (flow_id);
 
 -- Effects of tools that run outside of flows: which caller may run one (pending), and later its outcome, which is forgotten
--- after forget_at. A row whose key was freed (absent) keeps its fence and audit as long.
+-- after forget_at. A row whose key was freed keeps its fence and audit as long.
 CREATE TABLE reservations (
     effect_id        TEXT COLLATE "C" PRIMARY KEY,
     tool             TEXT COLLATE "C" NOT NULL,
@@ -422,6 +422,7 @@ CREATE TABLE reservations (
     recorded_at      BIGINT,
     forget_at        BIGINT,
     hits             BIGINT NOT NULL,
+    audited          BIGINT NOT NULL,
     audit            TEXT NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 CREATE UNIQUE INDEX reservations_of_key ON reservations (tool, effect_key);

@@ -365,7 +365,7 @@ CREATE INDEX dedup_waiters_of_key ON dedup_waiters (dedup_id, since, work_id);
 CREATE INDEX dedup_waiters_of_flow ON dedup_waiters (flow_id);
 
 -- Effects of tools that run outside of flows: which caller may run one (pending), and later its outcome, which is forgotten
--- after forget_at. A row whose key was freed (absent) keeps its fence and audit as long.
+-- after forget_at. A row whose key was freed keeps its fence and audit as long.
 CREATE TABLE reservations (
     effect_id        TEXT PRIMARY KEY,
     tool             TEXT NOT NULL,
@@ -382,6 +382,7 @@ CREATE TABLE reservations (
     recorded_at      INTEGER,
     forget_at        INTEGER,
     hits             INTEGER NOT NULL,
+    audited          INTEGER NOT NULL,
     audit            TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX reservations_of_key ON reservations (tool, effect_key);

@@ -1,7 +1,7 @@
 -- Effects of tools: reservations of the effects API.
 
 -- Effects of tools that run outside of flows: which caller may run one (pending), and later its outcome, which is forgotten
--- after forget_at. A row whose key was freed (absent) keeps its fence and audit as long.
+-- after forget_at. A row whose key was freed keeps its fence and audit as long.
 CREATE TABLE reservations (
     effect_id        TEXT COLLATE "C" PRIMARY KEY,
     tool             TEXT COLLATE "C" NOT NULL,
@@ -18,6 +18,7 @@ CREATE TABLE reservations (
     recorded_at      BIGINT,
     forget_at        BIGINT,
     hits             BIGINT NOT NULL,
+    audited          BIGINT NOT NULL,
     audit            TEXT NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.02);
 CREATE UNIQUE INDEX reservations_of_key ON reservations (tool, effect_key);

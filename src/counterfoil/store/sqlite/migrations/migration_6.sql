@@ -1,7 +1,7 @@
 -- Effects of tools: reservations of the effects API.
 
 -- Effects of tools that run outside of flows: which caller may run one (pending), and later its outcome, which is forgotten
--- after forget_at. A row whose key was freed (absent) keeps its fence and audit as long.
+-- after forget_at. A row whose key was freed keeps its fence and audit as long.
 CREATE TABLE reservations (
     effect_id        TEXT PRIMARY KEY,
     tool             TEXT NOT NULL,
@@ -18,6 +18,7 @@ CREATE TABLE reservations (
     recorded_at      INTEGER,
     forget_at        INTEGER,
     hits             INTEGER NOT NULL,
+    audited          INTEGER NOT NULL,
     audit            TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX reservations_of_key ON reservations (tool, effect_key);
