@@ -152,6 +152,5 @@ WHERE state = 'pending' AND effect_class = 'irreversible' AND expires_at <= :now
 
 -- name: awaited_items
 -- Of some work items that wait for the result of another one, which one that is.
-SELECT w.work_id, d.work_id FROM jsonb_array_elements_text(:work_ids::jsonb) AS wanted (work_id)
-JOIN dedup_waiters AS w ON w.work_id = ANY(ARRAY[wanted.work_id])
-JOIN dedup_records AS d ON d.dedup_id = ANY(ARRAY[w.dedup_id]) WHERE d.work_id IS NOT NULL;
+SELECT w.work_id, d.work_id FROM dedup_waiters AS w JOIN dedup_records AS d ON d.dedup_id = ANY(ARRAY[w.dedup_id])
+WHERE w.work_id = ANY(ARRAY(SELECT jsonb_array_elements_text(:work_ids::jsonb))) AND d.work_id IS NOT NULL;
