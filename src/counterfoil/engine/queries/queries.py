@@ -199,7 +199,8 @@ class Queries:
         documents = await converted(work_document, rows)
         waiting = [document["work_id"] for document in documents if document["hold"] == DEDUP]
         if waiting:
-            awaited: dict[str, str] = dict(await self._read("awaited_items", work_ids=orjson.dumps(waiting).decode()))
+            rows = await self._read("awaited_items", work_ids=orjson.dumps(waiting).decode())
+            awaited: dict[str, str] = {work_id: owner for work_id, owner, _ in rows}
             for document in documents:
                 document["waits_for"] = awaited.get(document["work_id"])
         return documents

@@ -151,6 +151,6 @@ SELECT 'irreversible', count(*), min(expires_at) FROM reservations
 WHERE state = 'pending' AND effect_class = 'irreversible' AND expires_at <= :now::bigint HAVING count(*) > 0;
 
 -- name: awaited_items
--- Of some work items that wait for the result of another one, which one that is.
-SELECT w.work_id, d.work_id FROM dedup_waiters AS w JOIN dedup_records AS d ON d.dedup_id = ANY(ARRAY[w.dedup_id])
+-- Of some work items that wait for the result of another one, which one that is, and in which flow each waits.
+SELECT w.work_id, d.work_id, w.flow_id FROM dedup_waiters AS w JOIN dedup_records AS d ON d.dedup_id = ANY(ARRAY[w.dedup_id])
 WHERE w.work_id = ANY(ARRAY(SELECT jsonb_array_elements_text(:work_ids::jsonb))) AND d.work_id IS NOT NULL;

@@ -146,7 +146,7 @@ SELECT 'irreversible', count(*), min(expires_at) FROM reservations
 WHERE state = 'pending' AND effect_class = 'irreversible' AND expires_at <= :now HAVING count(*) > 0;
 
 -- name: awaited_items
--- Of some work items that wait for the result of another one, which one that is.
-SELECT w.work_id, d.work_id FROM json_each(:work_ids) AS wanted
+-- Of some work items that wait for the result of another one, which one that is, and in which flow each waits.
+SELECT w.work_id, d.work_id, w.flow_id FROM json_each(:work_ids) AS wanted
 CROSS JOIN dedup_waiters AS w ON w.work_id = wanted.value
 CROSS JOIN dedup_records AS d ON d.dedup_id = w.dedup_id WHERE d.work_id IS NOT NULL;
