@@ -13,7 +13,8 @@ ClientError
     ├── Invalid             InvalidStep, InvalidInput, UnreachableGoal, ...
     ├── Conflict            FlowExists, FlowFinal, NotWaitingForReconciliation, ...
     │   ├── StepConflict    IdempotencyKeyMismatchError, StepInFlightError, ClaimLostError, ...
-    │   └── ReviewConflict  NotPendingError, ApprovalExpiredError, SameReviewerError
+    │   ├── ReviewConflict  NotPendingError, ApprovalExpiredError, SameReviewerError
+    │   └── EffectConflict  EffectInFlight, EffectIncomplete, EffectKeyReused, EffectFenced
     ├── Denied              Unauthenticated, Forbidden, SelfApprovalError
     ├── Unacceptable        PayloadTooLarge, UnsupportedMediaType, ...
     ├── Unavailable         not now; ``retry_after`` says when
@@ -39,9 +40,15 @@ from counterfoil.domain.errors import (
     ClientError,
     CompletionConflict,
     Conflict,
+    ConflictingEffect,
     ConflictingResult,
     CounterfoilError,
     Denied,
+    EffectConflict,
+    EffectFenced,
+    EffectIncomplete,
+    EffectInFlight,
+    EffectKeyReused,
     FlowExists,
     FlowFinal,
     FlowNotFailed,
@@ -89,6 +96,7 @@ from counterfoil.domain.errors import (
     UnknownApproval,
     UnknownCheckpoint,
     UnknownDelivery,
+    UnknownEffect,
     UnknownFlow,
     UnknownPolicy,
     UnknownReceipt,
@@ -234,10 +242,16 @@ __all__ = [
     "CompletionConflict",
     "CompletionConflictError",
     "Conflict",
+    "ConflictingEffect",
     "ConflictingResult",
     "ConnectionFailed",
     "CounterfoilError",
     "Denied",
+    "EffectConflict",
+    "EffectFenced",
+    "EffectInFlight",
+    "EffectIncomplete",
+    "EffectKeyReused",
     "FlowExists",
     "FlowFinal",
     "FlowNotFailed",
@@ -305,6 +319,7 @@ __all__ = [
     "UnknownApproval",
     "UnknownCheckpoint",
     "UnknownDelivery",
+    "UnknownEffect",
     "UnknownFlow",
     "UnknownPolicy",
     "UnknownReceipt",

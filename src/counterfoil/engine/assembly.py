@@ -17,6 +17,7 @@ from counterfoil.engine.cluster.membership import Membership
 from counterfoil.engine.cluster.peers import Peers
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.effects.probes import Prober
+from counterfoil.engine.effects.reservations import Reservations
 from counterfoil.engine.effects.service import Reconciliations
 from counterfoil.engine.engine import Engine
 from counterfoil.engine.flows.service import Flows
@@ -92,6 +93,7 @@ def assemble(
     commit = _group_commit(store, context, metrics, limits, sizer, dispatcher, handlers, checker)
     queries, control_queries = Queries(store, context, results), ControlQueries(store, context)
     effect_queries, hook_queries = EffectQueries(store, context), HookQueries(store, context)
+    reservations = Reservations(store, context, commit, metrics)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
     return Engine(
         steps=Steps(context, commit, queries, can_verify=verifier is not None),
@@ -101,11 +103,22 @@ def assemble(
         approvals=Approvals(commit, control_queries, metrics),
         reconciliations=Reconciliations(context, commit, effect_queries, metrics),
         hooks=Hooks(commit, metrics),
+        reservations=reservations,
         policies=Policies(context, commit, control_queries),
         schedules=Schedules(context, commit, metrics),
         subscribers=Subscribers(store, context, commit),
         operations=Operations(
-            context, commit, queries, effect_queries, hook_queries, results, metrics, readiness, lease, sweep_progress
+            context,
+            commit,
+            queries,
+            effect_queries,
+            hook_queries,
+            reservations,
+            results,
+            metrics,
+            readiness,
+            lease,
+            sweep_progress,
         ),
         queries=queries,
         control_queries=control_queries,

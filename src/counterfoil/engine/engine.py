@@ -17,6 +17,7 @@ from counterfoil.engine.cluster.membership import Membership
 from counterfoil.engine.cluster.peers import Peers
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.effects.probes import Prober
+from counterfoil.engine.effects.reservations import Reservations
 from counterfoil.engine.effects.service import Reconciliations
 from counterfoil.engine.flows.service import Flows
 from counterfoil.engine.gate.workflows import Workflows
@@ -57,6 +58,7 @@ class Engine:
     approvals: Approvals
     reconciliations: Reconciliations
     hooks: Hooks
+    reservations: Reservations
     policies: Policies
     schedules: Schedules
     subscribers: Subscribers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from counterfoil.domain.errors import Unavailable
 from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.context import EngineContext
+from counterfoil.engine.effects.reservations import Reservations
 from counterfoil.engine.probe import Readiness
 from counterfoil.engine.queries.documents import Document
 from counterfoil.engine.queries.effect_queries import EffectQueries
@@ -26,6 +27,7 @@ class Operations:
         queries: Queries,
         effect_queries: EffectQueries,
         hook_queries: HookQueries,
+        reservations: Reservations,
         results: Results,
         metrics: Metrics,
         readiness: Readiness,
@@ -37,6 +39,7 @@ class Operations:
         self._queries = queries
         self._effect_queries = effect_queries
         self._hook_queries = hook_queries
+        self._reservations = reservations
         self._results = results
         self._metrics = metrics
         self._readiness = readiness
@@ -66,5 +69,6 @@ class Operations:
         self._metrics.set_oldest_waiting(await self._queries.oldest_waiting_seconds())
         self._metrics.set_reconciliations(await self._effect_queries.by_hold())
         self._metrics.set_hooks_waiting(await self._hook_queries.waiting())
+        self._metrics.set_pending_effects(*await self._reservations.queries.pending())
         self._metrics.set_backlog(self._commit.backlog)
         self._metrics.set_waiting_polls(len(self._results))

@@ -32,6 +32,8 @@ TABLES = {
     "dedup_records": ("dedup_id",),
     "dedup_waiters": ("work_id",),
     "keyed_flows": ("ordinal",),
+    "reservations": ("effect_id",),
+    "fence_floors": ("bucket",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -147,4 +149,12 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "hook_payloads": [("z\nö\n0\n0\n0", "z", r'{"text":"\u0000"}'), ("a\njob\n1\n2\n0", "a", None)],
     "hook_deliveries": [("0f", "z", "ö", "z\nö\n0\n0")],
+    "reservations": [
+        (
+            *("e1", "tööl", "clé/🦆", "irreversible", "complete-success", LARGEST, "h\u2028", 1, None, "d", None),
+            *(r'{"result":"\u0000"}', 2, None, LARGEST, 2, '[{"at":1}]'),
+        ),
+        ("e2", "tool", "..", "write-idempotent", "pending", 1, "h", 1, 5, None, LARGEST, *NOTHING[:3], 0, 1, "[]"),
+    ],
+    "fence_floors": [("00ff", 1), ("ffff", LARGEST)],
 }

@@ -14,6 +14,7 @@ from counterfoil.store.doctor.examination import (
     owned_tokens,
     run_keys,
     shared_keys,
+    wrong_floors,
     wrong_version,
 )
 from counterfoil.store.doctor.rules import Finding
@@ -66,7 +67,12 @@ async def _examine(connection: Connection, access: Access, defaults: WorkDefault
     while rows := await connection.fetch(QUERIES["doctor_flows"], after, CHUNK):
         after = rows[-1][0]
         findings += examination.check(await _rows(connection, [row[1] for row in rows]))
+    last = ""
+    while rows := await connection.fetch(QUERIES["doctor_effects"], last, CHUNK):
+        last = rows[-1][0]
+        findings += examination.check_effects(rows)
     findings += examination.unreadable
+    findings += wrong_floors(await connection.fetch(QUERIES["doctor_fences"]))
     findings += lost_events(await connection.fetch(QUERIES["doctor_lost_events"]))
     findings += shared_keys(await connection.fetch(QUERIES["doctor_keys"]))
     findings += run_keys(await connection.fetch(QUERIES["doctor_key_owners"]))

@@ -19,6 +19,7 @@ from counterfoil.store.doctor.examination import (
     owned_tokens,
     run_keys,
     shared_keys,
+    wrong_floors,
     wrong_version,
 )
 from counterfoil.store.doctor.rules import Finding
@@ -56,7 +57,12 @@ def _examine(connection: sqlite3.Connection, defaults: WorkDefaults) -> Iterator
     examination.add_versions(connection.execute(QUERIES["doctor_versions"]))
     for flow_ids in _flow_chunks(connection):
         yield from examination.check(_rows(connection, flow_ids))
+    after = ""
+    while rows := connection.execute(QUERIES["doctor_effects"], (after, CHUNK)).fetchall():
+        after = rows[-1][0]
+        yield from examination.check_effects(rows)
     yield from examination.unreadable
+    yield from wrong_floors(connection.execute(QUERIES["doctor_fences"]).fetchall())
     yield from lost_events(connection.execute(QUERIES["doctor_lost_events"]).fetchall())
     yield from shared_keys(connection.execute(QUERIES["doctor_keys"]).fetchall())
     yield from run_keys(connection.execute(QUERIES["doctor_key_owners"]).fetchall())

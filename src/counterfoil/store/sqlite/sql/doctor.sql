@@ -97,3 +97,14 @@ UNION ALL
 SELECT q.value ->> 0, 'queue' FROM hook_tokens AS t CROSS JOIN json_each(t.queue) AS q
 WHERE NOT EXISTS (SELECT 1 FROM hooks AS h WHERE h.hook_id = q.value ->> 0 AND h.status = 'queued')
 LIMIT 100;
+
+-- name: doctor_effects
+-- Reservations of tools, some at a time.
+SELECT
+    r.effect_id, r.tool, r.effect_key, r.effect_class, r.state, r.fence, r.holder, r.reserved_at, r.window_ms,
+    r.arguments_digest, r.expires_at, r.outcome, r.recorded_at, r.forget_at, r.hits, r.audited, r.audit
+FROM reservations AS r WHERE r.effect_id > ? ORDER BY r.effect_id LIMIT ?;
+
+-- name: doctor_fences
+-- Fence floors that no forgotten key has.
+SELECT f.bucket, f.fence FROM fence_floors AS f WHERE f.fence < 1 OR length(f.bucket) <> 4 LIMIT 100;
