@@ -43,7 +43,7 @@ class _BaseContract(Generic[M, R]):
         result: TypeAdapter[R],
         runtime: ContractRuntime | None = None,
     ) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(cast("Any", self), function)
         self.function = function
         """The tool itself, without its contract."""
         self.terms = terms
@@ -111,7 +111,7 @@ class AsyncToolContract(_BaseContract[M, R]):
 class ToolContract(_BaseContract[M, R]):
     """A contract of a function that is not async: ``contract(call)`` waits for the result.
 
-    Where an event loop is running it would block all of it: there, ``await contract.run(call)`` runs the tool in a thread.
+    On a running event loop that would block everything else: there, ``await contract.run(call)`` runs it in a thread.
     """
 
     def __call__(self, call: ToolCall[M] | ToolCall[Mapping[str, Any]]) -> R:
@@ -133,8 +133,10 @@ class ToolContract(_BaseContract[M, R]):
 
 
 class _Decorator(Protocol):
-    @overload
-    def __call__(self, function: Callable[[ToolCall[M]], Coroutine[Any, Any, R]], /) -> AsyncToolContract[M, R]: ...
+    @overload  # a coroutine function is the more special case
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[[ToolCall[M]], Coroutine[Any, Any, R]], /
+    ) -> AsyncToolContract[M, R]: ...
     @overload
     def __call__(self, function: Callable[[ToolCall[M]], R], /) -> ToolContract[M, R]: ...
 
@@ -180,9 +182,8 @@ def tool_contract(
             retries=retries,
             resource=resource,
         )
-        given = {"store": store, "on_audit": on_audit, "on_phase": on_phase}
-        chosen = {field: each for field, each in given.items() if each is not None}
-        runtime = ContractRuntime(**chosen) if chosen else None
+        bound = any(given is not None for given in (store, on_audit, on_phase))
+        runtime = ContractRuntime(store=store, on_audit=on_audit, on_phase=on_phase) if bound else None
         kind = AsyncToolContract if inspect.iscoroutinefunction(function) else ToolContract
         return kind(function, terms, model, _adapter(returned), runtime)
 

@@ -1,7 +1,7 @@
 """The eight phases of a call, and the hook by which tests and tracing see each of them begin and end.
 
-``look_up`` and ``reserve`` are one atomic statement of the store, as are ``record`` and the store's part of ``audit``: two
-callers can never both find a key absent. So ``reserve`` begins when the reservation is durable already.
+``look_up`` and ``reserve`` are one atomic statement of the store, as are ``record`` and the store's part of ``audit``:
+two callers can never both find a key absent. So ``reserve`` begins when the reservation is durable already.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One call, in eight phases: receive, validate, look up, reserve, execute, record, audit, return.
 
-What holds at each point: nothing is executed before the reservation is durable; nothing is returned as a success before
-the outcome is durable. A call that ends in between leaves its reservation pending, and the next one with the same key is
-decided by the class of the tool:
+What holds at each point: nothing is executed before the reservation is durable; nothing is returned as a success
+before the outcome is durable. A call that ends in between leaves its reservation pending, and the next one with the
+same key is decided by the class of the tool:
 
 | class | reservation lapsed | store unreachable | outcome unknown |
 | --- | --- | --- | --- |
@@ -293,7 +293,7 @@ class CallSequence(Generic[M, R]):
             self._parts.result.validate_python(document)
             return _Ending(document)
         except Exception as error:  # noqa: BLE001 (pydantic raises several, and so may serializers of users)
-            logger.error("the result of tool %s does not fit its return type: %s", self._terms.name, error)
+            logger.warning("the result of tool %s does not fit its return type: %s", self._terms.name, error)
             violation = ContractViolation("the tool was executed, but its result does not fit its return type")
             violation.__cause__ = error
             return _Ending(failure=violation)

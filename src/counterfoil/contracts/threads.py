@@ -1,4 +1,4 @@
-"""Calls from code without an event loop: the sequence runs on one loop of the process, the tool in its caller's thread."""
+"""Calls from code without an event loop: the sequence runs on one loop, the tool in its thread of its caller."""
 
 from __future__ import annotations
 

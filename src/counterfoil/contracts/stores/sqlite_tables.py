@@ -1,7 +1,7 @@
 """The tables of the embedded dedup store, and its statements.
 
-``counterfoil_effects`` has a row for each (tool, key), ``counterfoil_effect_audit`` the latest entries of their trails, and
-``counterfoil_effect_floor`` the highest fence that was ever deleted: no new entry repeats one.
+``counterfoil_effects`` has a row for each (tool, key), ``counterfoil_effect_audit`` the latest entries of their trails,
+and ``counterfoil_effect_floor`` the highest fence that was ever deleted: no new entry repeats one.
 """
 
 from __future__ import annotations
