@@ -23,7 +23,7 @@ class GatedCall(Protocol):
 
 
 class DispatchedWork(Protocol):
-    """What ``ToolCall.from_dispatch`` reads of a dispatch: ``counterfoil.client.Receipt`` fits, and so do its metadata."""
+    """What ``ToolCall.from_dispatch`` reads of a dispatch: ``counterfoil.client.Receipt`` fits."""
 
     @property
     def idempotency_key(self) -> str: ...

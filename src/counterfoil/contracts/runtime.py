@@ -24,7 +24,7 @@ Sleep = Callable[[float], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class InFlightWait:
-    """How a call waits while another one holds its key: it looks again after growing pauses. ``seconds`` 0: not at all."""
+    """How a call waits while another one holds its key: it looks again after growing pauses. 0 seconds: not at all."""
 
     seconds: float = 10.0
     first_pause: float = 0.02
