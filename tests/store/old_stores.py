@@ -11,6 +11,9 @@ Before what is open had tables of its own (PostgreSQL of version 3; commit 0944e
 database with, so work in every state, of agents and driven.
 
 Before there were effect policies (both of version 5; commit acb4bbb): see test_effects.py of the migrations.
+
+Before there were hooks, run keys and reservations (both of version 6; commit 497e8f0): see test_hooks.py of the
+migrations.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ BEFORE_PLANS = Era("before_plans", sqlite=2, postgresql=1)
 BEFORE_GATE = Era("before_gate", sqlite=3, postgresql=2)
 BEFORE_OPEN = Era("before_open", sqlite=4, postgresql=3)
 BEFORE_EFFECTS = Era("before_effects", sqlite=5, postgresql=5)
+BEFORE_HOOKS = Era("before_hooks", sqlite=6, postgresql=6)
 
 OPENED = """
 INSERT INTO open_flows (flow_id, status, ordinal)

@@ -6,6 +6,7 @@ CounterfoilError
 │   ├── AlreadySucceeded
 │   ├── AlreadyFailed
 │   ├── ConflictingResult
+│   │   └── ConflictingEffect
 │   └── WorkCancelled
 ├── Unknown                 there is no such record, or the caller may not know of it
 │   ├── UnknownReceipt
@@ -19,6 +20,7 @@ CounterfoilError
 │   ├── UnknownPolicy
 │   ├── UnknownSubscription
 │   ├── UnknownDelivery
+│   ├── UnknownEffect
 │   └── UnknownRoute
 ├── Invalid                 the request is wrong; the error names the place
 │   ├── InvalidResult
@@ -57,7 +59,12 @@ CounterfoilError
 │   │   ├── NotPending
 │   │   └── SameReviewer
 │   ├── NoApprovalNeeded
-│   └── SubscriptionDisabled
+│   ├── SubscriptionDisabled
+│   └── EffectConflict
+│       ├── EffectInFlight
+│       ├── EffectIncomplete
+│       ├── EffectKeyReused
+│       └── EffectFenced
 ├── Denied                  the caller is not authenticated, or not allowed to do this
 │   ├── Unauthenticated
 │   ├── Forbidden
@@ -137,6 +144,12 @@ class ConflictingResult(Refused):
     default_message = "another result is already recorded, and the first one is final"
 
 
+class ConflictingEffect(ConflictingResult):
+    """The same of an effect that is complete: 409, as every conflict of the effects API is."""
+
+    default_message = "another outcome of this effect is already recorded, and the first one is final"
+
+
 class WorkCancelled(Refused):
     code = "WORK_CANCELLED"
     default_message = "this work was cancelled; its result is no longer accepted"
@@ -199,6 +212,11 @@ class UnknownSubscription(Unknown):
 class UnknownDelivery(Unknown):
     code = "UNKNOWN_DELIVERY"
     default_message = "no such delivery: already delivered, or never existed"
+
+
+class UnknownEffect(Unknown):
+    code = "UNKNOWN_EFFECT"
+    default_message = "no effect of this tool and key is recorded, or its window has passed"
 
 
 class UnknownRoute(Unknown):
@@ -485,6 +503,47 @@ class SameReviewer(ReviewConflict):
 class SubscriptionDisabled(Conflict):
     code = "SUBSCRIPTION_DISABLED"
     default_message = "this subscription is disabled; PUT it with enabled: true first"
+
+
+class EffectConflict(Conflict):
+    """A reservation of the same key prevents it; ``details.retriable``: whether the same call may succeed later."""
+
+    @property
+    def retriable(self) -> bool:
+        return bool(self.details.get("retriable"))
+
+
+class EffectInFlight(EffectConflict):
+    code = "RETRY_IN_FLIGHT"
+    default_message = "another caller holds the reservation of this key: call again after details.expires_at"
+
+    @property
+    def expires_at(self) -> str:
+        """When the reservation lapses, unless its holder completes it before."""
+        return self._text("expires_at")
+
+
+class EffectIncomplete(EffectConflict):
+    code = "UNSAFE_ONCE_INCOMPLETE"
+    default_message = (
+        "the reservation of an irreversible effect has lapsed, and whether it was applied is unknown: "
+        "find out, then settle it"
+    )
+
+    @property
+    def holder(self) -> str:
+        """The caller whose reservation has lapsed."""
+        return self._text("holder")
+
+
+class EffectKeyReused(EffectConflict):
+    code = "EFFECT_KEY_REUSED"
+    default_message = "this key was used for another call: with other arguments, or with another class"
+
+
+class EffectFenced(EffectConflict):
+    code = "FENCED"
+    default_message = "this fence is not that of the current reservation: its result does not count"
 
 
 class Denied(CounterfoilError):

@@ -17,6 +17,7 @@ from counterfoil.engine.cluster.membership import Membership
 from counterfoil.engine.cluster.peers import Peers
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.effects.probes import Prober
+from counterfoil.engine.effects.reservations import Reservations
 from counterfoil.engine.effects.service import Reconciliations
 from counterfoil.engine.engine import Engine
 from counterfoil.engine.flows.service import Flows
@@ -28,6 +29,7 @@ from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
 from counterfoil.engine.queries.queries import Queries
+from counterfoil.engine.queries.reservation_queries import ReservationQueries
 from counterfoil.engine.queries.results import Results
 from counterfoil.engine.schedules import Schedules
 from counterfoil.engine.steps import Steps
@@ -100,7 +102,7 @@ def assemble(
         checker=checker,
     )
     queries, control_queries = Queries(store, context, results), ControlQueries(store, context)
-    effect_queries = EffectQueries(store, context)
+    effect_queries, reservation_queries = EffectQueries(store, context), ReservationQueries(store, context)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
     return Engine(
         steps=Steps(context, commit, queries, can_verify=verifier is not None),
@@ -109,15 +111,26 @@ def assemble(
         workflows=Workflows(context, commit, control_queries, metrics),
         approvals=Approvals(commit, control_queries, metrics),
         reconciliations=Reconciliations(context, commit, effect_queries, metrics),
+        reservations=Reservations(commit, metrics),
         policies=Policies(context, commit, control_queries),
         schedules=Schedules(context, commit, metrics),
         subscribers=Subscribers(store, context, commit),
         operations=Operations(
-            context, commit, queries, effect_queries, results, metrics, readiness, lease, sweep_progress
+            context,
+            commit,
+            queries,
+            effect_queries,
+            reservation_queries,
+            results,
+            metrics,
+            readiness,
+            lease,
+            sweep_progress,
         ),
         queries=queries,
         control_queries=control_queries,
         effect_queries=effect_queries,
+        reservation_queries=reservation_queries,
         feed=feed,
         results=results,
         commit=commit,

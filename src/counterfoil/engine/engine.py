@@ -17,6 +17,7 @@ from counterfoil.engine.cluster.membership import Membership
 from counterfoil.engine.cluster.peers import Peers
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.effects.probes import Prober
+from counterfoil.engine.effects.reservations import Reservations
 from counterfoil.engine.effects.service import Reconciliations
 from counterfoil.engine.flows.service import Flows
 from counterfoil.engine.gate.workflows import Workflows
@@ -27,6 +28,7 @@ from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
 from counterfoil.engine.queries.queries import Queries
+from counterfoil.engine.queries.reservation_queries import ReservationQueries
 from counterfoil.engine.queries.results import Results
 from counterfoil.engine.schedules import Schedules
 from counterfoil.engine.steps import Steps
@@ -54,6 +56,7 @@ class Engine:
     workflows: Workflows
     approvals: Approvals
     reconciliations: Reconciliations
+    reservations: Reservations
     policies: Policies
     schedules: Schedules
     subscribers: Subscribers
@@ -61,6 +64,7 @@ class Engine:
     queries: Queries
     control_queries: ControlQueries
     effect_queries: EffectQueries
+    reservation_queries: ReservationQueries
     feed: Feed
     results: Results
     # What runs by itself

@@ -143,6 +143,27 @@ class _EffectMetrics:
         self.dedup_hits = Counter(
             "counterfoil_dedup_hits_total", "Work items that reused the result of another one.", registry=registry
         )
+        self.requests = _Counts(
+            registry,
+            "effect_requests_total",
+            "Reservations that tools asked for, by verdict: granted, renewed, dedup_hit, or the error code.",
+            "verdict",
+            ("granted", "renewed", "dedup_hit"),
+        )
+        self.outcomes = _Counts(
+            registry,
+            "effect_outcomes_total",
+            "Reservations that were completed or settled, by state; free: the key may be reserved again.",
+            "state",
+            ("complete-success", "complete-failed", "free"),
+        )
+        pending = Gauge(
+            "counterfoil_pending_effects",
+            "Reservations that tools have not completed, by whether their time to live is over.",
+            ["state"],
+            registry=registry,
+        )
+        self._pending = pending.labels("live"), pending.labels("lapsed")
         unsettled = Gauge(
             "counterfoil_reconciliations",
             "Work items that wait for reconciliation, by hold.",
@@ -155,6 +176,10 @@ class _EffectMetrics:
             "Age of the work item that has waited longest for reconciliation; 0: none waits.",
             registry=registry,
         )
+
+    def set_pending(self, live: int, lapsed: int) -> None:
+        for gauge, count in zip(self._pending, (live, lapsed), strict=True):
+            gauge.set(count)
 
     def set_unsettled(self, by_hold: Mapping[str, tuple[int, float]]) -> None:
         """By hold, how many items wait and the age of the oldest; a hold that is not given has none."""
@@ -267,6 +292,18 @@ class Metrics:
 
     def dedup_hit(self, count: int = 1) -> None:
         self._effects.dedup_hits.inc(count)
+
+    def effect_requested(self, verdict: str) -> None:
+        """A tool asked for a reservation: ``granted``, ``renewed``, ``dedup_hit``, or the code of an error."""
+        self._effects.requests.add(verdict.lower())
+
+    def effect_ended(self, state: str) -> None:
+        """A reservation was completed or settled."""
+        self._effects.outcomes.add(state)
+
+    def set_pending_effects(self, live: int, lapsed: int) -> None:
+        """How many reservations are pending, within their time to live and past it."""
+        self._effects.set_pending(live, lapsed)
 
     def set_reconciliations(self, by_hold: Mapping[str, tuple[int, float]]) -> None:
         """By hold, how many items wait and the age of the oldest; a hold that is not given has none."""

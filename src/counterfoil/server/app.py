@@ -19,6 +19,7 @@ from counterfoil.server.problems import problem_response
 from counterfoil.server.routes import EngineFacade, Handler, Route
 from counterfoil.server.routes.approvals import approval_routes
 from counterfoil.server.routes.docs_page import docs_routes, openapi_route
+from counterfoil.server.routes.effects import effect_routes
 from counterfoil.server.routes.flows import flow_routes
 from counterfoil.server.routes.gate.checkpoints import checkpoint_routes
 from counterfoil.server.routes.gate.steps import workflow_step_routes
@@ -61,6 +62,7 @@ def api_routes(engine: EngineFacade) -> list[Route]:
         *workflow_routes(engine),
         *approval_routes(engine),
         *reconciliation_routes(engine),
+        *effect_routes(engine),
         *policy_routes(engine),
         *subscription_routes(engine),
         *operations_routes(engine),

@@ -51,6 +51,7 @@ TAGS = {
     "webhook": "Where workers report. The receipt is the credential: no API key is needed.",
     "work": "The units of work that were sent out, each with one receipt and one outcome.",
     "reconciliations": "Work items whose outcome is unknown, and that are never repeated without being settled.",
+    "effects": "Effects of tools that run outside of flows: each is reserved by one caller and recorded once.",
     "journal": "Every change is an event; read them page by page, or follow them live.",
     "schedules": "Flows that start by the calendar, or at an interval.",
     "workflows": "Runs of agents: an agent calls the gate before each step, and reports its outcome.",

@@ -15,6 +15,7 @@ from aiohttp import web
 from counterfoil.domain.errors import (
     BadRequest,
     Conflict,
+    ConflictingEffect,
     CounterfoilError,
     Forbidden,
     InternalError,
@@ -47,6 +48,7 @@ STATUSES: dict[type[CounterfoilError], int] = {
     MethodNotAllowed: 405,
     RequestTimeout: 408,
     Conflict: 409,
+    ConflictingEffect: 409,
     PayloadTooLarge: 413,
     UnsupportedMediaType: 415,
     Invalid: 422,

@@ -1,12 +1,13 @@
-"""Unknown outcomes: the reconciliation queue, and how an item of it is settled."""
+"""Unknown outcomes: the reconciliation queue, and how an item of it is settled. Effects of tools."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from counterfoil.domain.effects.policies import Cause
+from counterfoil.domain.effects.reservations import AuditType, EffectClass
 from counterfoil.wire.schema import OneOf, Time, Values, described
 from counterfoil.wire.work import WorkState
 
@@ -51,3 +52,90 @@ class OutcomeSettled(TypedDict):
     approval_id: NotRequired[
         Annotated[str, described("the approval that must be given before an `unsafe_once` item is sent again")]
     ]
+
+
+EffectStateName = Annotated[str, OneOf(Literal["pending", "complete-success", "complete-failed"])]
+EffectError = Annotated[Values, described("of `complete-failed`: the error that its holder reported")]
+EffectResult = Annotated[Any, described("of `complete-success`: the result that its holder reported")]
+
+
+class EffectReserved(TypedDict):
+    """A reservation (`pending`), or the recorded outcome of the effect."""
+
+    tool: str
+    key: str
+    state: EffectStateName
+    fence: Annotated[int, described("the number of the reservation; those of a key never go back")]
+    holder: Annotated[str, described("the holder of the reservation, or the one that completed it")]
+    expires_at: NotRequired[Annotated[Time, described("of `pending`: when the reservation lapses")]]
+    recorded_at: NotRequired[Time]
+    result: NotRequired[EffectResult]
+    error: NotRequired[EffectError]
+
+
+class EffectCompleted(TypedDict):
+    """The outcome is recorded."""
+
+    tool: str
+    key: str
+    state: EffectStateName
+    fence: int
+    recorded_at: Time
+    duplicate: Annotated[bool, described("the same outcome was recorded before")]
+
+
+class EffectSettled(TypedDict):
+    """The reservation is settled; `free`: the key may be reserved again."""
+
+    tool: str
+    key: str
+    state: Annotated[str, OneOf(Literal["complete-success", "complete-failed", "free"])]
+    fence: int
+    recorded_at: Time
+
+
+class AuditEntry(TypedDict):
+    """What happened to an effect. `effect_settled` also has the outcome, the operator (`by`) and the note."""
+
+    at: Time
+    type: Annotated[str, OneOf(AuditType)]
+    holder: Annotated[str, described("of `dedup_hit`: the caller that was given the outcome")]
+    outcome: NotRequired[Annotated[str, OneOf(Literal["applied", "not_applied", "failed"])]]
+    by: NotRequired[str]
+    note: NotRequired[str | None]
+
+
+EffectSummary = TypedDict(
+    "EffectSummary",
+    {
+        "tool": str,
+        "key": str,
+        "class": Annotated[str, OneOf(EffectClass)],
+        "state": EffectStateName,
+        "fence": int,
+        "holder": str,
+        "reserved_at": Time,
+        "expires_at": Annotated[Time | None, described("of `pending`: when the reservation lapses, or has lapsed")],
+        "lapsed": Annotated[bool, described("it is pending, and its time to live is over")],
+        "window_seconds": Annotated[int | None, described("how long the outcome is kept; null: forever")],
+        "arguments_digest": str | None,
+        "recorded_at": Time | None,
+        "forget_at": Time | None,
+        "hits": Annotated[int, described("how often the outcome was given to a caller")],
+        "result": NotRequired[EffectResult],
+        "error": NotRequired[EffectError],
+    },
+)
+"""An effect as a list shows it: without its audit. Not a class: `class` is no name of Python's."""
+
+
+class EffectDocument(EffectSummary):
+    """An effect with its audit: the first and the last entries, if there are many."""
+
+    audit: list[AuditEntry]
+    audit_omitted: Annotated[int, described("how many entries of the middle of the audit are not kept")]
+
+
+class EffectPage(TypedDict):
+    effects: list[EffectSummary]
+    next_cursor: str | None

@@ -31,7 +31,7 @@ class DueTimes:
                 at(SweepName.SCHEDULES, schedule.next_at)
         if changes.calls or changes.deliveries:
             self._note_messages(changes)
-        if changes.reconciliations or changes.dedup:
+        if changes.reconciliations or changes.dedup or changes.reservations:
             self._note_effects(changes)
 
     def _note_messages(self, changes: Changes) -> None:
@@ -53,3 +53,6 @@ class DueTimes:
                 at(SweepName.DEDUP, key.wake_at)
             if key is not None and key.expires_at is not None:
                 at(SweepName.FORGETTING, key.expires_at)
+        for effect in changes.reservations.values():
+            if effect is not None and effect.forget_at is not None:
+                at(SweepName.FORGETTING, effect.forget_at)

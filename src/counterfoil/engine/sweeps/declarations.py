@@ -104,7 +104,7 @@ def _sweeps_of_effects(engine: Engine) -> list[Sweep]:
         ),
         Sweep(
             SweepName.FORGETTING,
-            search=_searched(engine.reconciliations.forgettable),
+            search=_searched(engine.reconciliations.forgettable, engine.reservations.forgettable),
             next_due=_time(lambda: engine.store.read("next_forgetting")),
         ),
     ]
@@ -114,12 +114,13 @@ def _always() -> bool:
     return True
 
 
-def _searched(commands: Callable[[int, int], ForEach[Any]], when: Callable[[], bool] = _always) -> Search:
-    """One search a round, while ``when`` holds."""
+def _searched(*searches: Callable[[int, int], ForEach[Any]], when: Callable[[], bool] = _always) -> Search:
+    """These searches once a round each, while ``when`` holds."""
 
     async def search(now: int, limit: int) -> AsyncIterator[ForEach[Any]]:
-        if when():
-            yield commands(now, limit)
+        for commands in searches:
+            if when():
+                yield commands(now, limit)
 
     return search
 

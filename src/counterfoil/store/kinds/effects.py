@@ -1,13 +1,14 @@
-"""Unknown outcomes that are to be settled, and the keys whose results work items share."""
+"""Unknown outcomes that are to be settled, keys whose results work items share, and reservations of tools."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from counterfoil.domain.effects.reserved_effects import ReservedEffect
 from counterfoil.domain.records import DedupRecord, DedupWaiter, Reconciliation
 from counterfoil.store.kinds.columns import Columns
-from counterfoil.store.kinds.kind import Lock, Phase, of_flow, plain_kind
+from counterfoil.store.kinds.kind import ChangesOf, Kind, Load, Lock, Phase, Write, filling_pairs, of_flow, plain_kind
 
 RECONCILIATION_COLUMNS = Columns(Reconciliation)
 
@@ -44,3 +45,34 @@ WAITERS = plain_kind(
     flow_column="flow_id",
 )
 """Work items that wait for a key, one row each: the owner's flow and theirs are different ones."""
+
+RESERVATIONS = plain_kind(
+    "reservations",
+    Columns(ReservedEffect),
+    "effect_id",
+    lock=Lock(12, "lock_reservations", "try_lock_reservations", "another node changes the reservation of the same key"),
+    written=Phase.OTHERS + 15,
+)
+"""Keys of tools, with their reservations and outcomes. They belong to no flow, and are forgotten after their window."""
+
+
+def _raised(of: ChangesOf[str, int]) -> Iterator[Write]:
+    yield Write("put_fences", [(bucket, fence) for bucket, fence in sorted(of.records.items()) if fence is not None])
+
+
+FENCES: Kind[str, int] = Kind(
+    name="fences",
+    loads=(
+        Load(
+            name="fences",
+            query="load_fences",
+            columns=("bucket", "fence"),
+            fill=filling_pairs(lambda: FENCES, tuple),
+        ),
+    ),
+    absent=0,
+    writes=_raised,
+    written=Phase.OTHERS + 16,
+)
+"""Fence floors by bucket. A command that needs one needs the reservation as well: what that key has added to its floor
+was committed under its lock, and what other keys add meanwhile does not concern it."""

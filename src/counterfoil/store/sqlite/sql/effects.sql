@@ -90,7 +90,11 @@ SELECT min(wake_at) FROM dedup_records WHERE wake_at IS NOT NULL;
 SELECT d.dedup_id FROM dedup_records AS d WHERE d.expires_at <= :now ORDER BY d.expires_at LIMIT :limit;
 
 -- name: next_forgetting
-SELECT min(expires_at) FROM dedup_records WHERE expires_at IS NOT NULL;
+-- When the next key is forgotten: of work items, or of tools.
+SELECT min(due) FROM (
+    SELECT min(expires_at) AS due FROM dedup_records WHERE expires_at IS NOT NULL
+    UNION ALL SELECT min(forget_at) FROM reservations WHERE forget_at IS NOT NULL
+) AS forgetting;
 
 -- name: get_reconciliation
 SELECT r.since, r.work_id, r.flow_id, r.step_id, r.hold, r.cause, r.attempt, r.probed_at, r.probe_state, r.probes, r.due_at,
