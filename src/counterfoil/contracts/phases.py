@@ -44,7 +44,8 @@ class AuditEvent:
     """An entry of the audit trail, as ``on_audit`` receives it; the store keeps those of the types that it writes.
 
     Types of the store: ``effect_reserved``, ``dedup_hit``, ``effect_completed``, ``effect_settled``. Others are told to
-    ``on_audit`` only: ``effect_executed`` (a call without a reservation), ``call_refused`` and ``outcome_unknown``.
+    ``on_audit`` only: ``call_refused`` (nothing was executed), ``effect_executed`` (without a record in the store) and
+    ``outcome_unknown`` (executed, and left pending).
     """
 
     type: str

@@ -17,44 +17,36 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from counterfoil.contracts.calls import ToolCall, key_problem
+from counterfoil.contracts.calls import ToolCall
 from counterfoil.contracts.declaration import ContractTerms
+from counterfoil.contracts.endings import CallEnding, ended_by, ended_with
 from counterfoil.contracts.errors import (
     CallInFlight,
     ContractViolation,
     DedupUnavailable,
     EffectKeyConflict,
     HolderFenced,
-    InvalidArguments,
-    KeyInArguments,
-    KeyRequired,
     NotRecorded,
     OutcomeConflict,
     OutcomeUnknown,
-    PartialSuccess,
-    ScopeMismatch,
     ToolError,
-    ToolFailure,
     Transient,
     UnsafeOnceIncomplete,
-    VersionMismatch,
-    failure_document,
     recorded_failure,
 )
-from counterfoil.contracts.keys import arguments_digest, counted_arguments, derived_key, holds_a_key
 from counterfoil.contracts.phases import AuditEvent, ContractPhase, PhaseEvent
 from counterfoil.contracts.runtime import ContractRuntime
 from counterfoil.contracts.stores.protocol import DedupStore, DedupStoreUnavailable, ReserveAnswer
+from counterfoil.contracts.validation import check_call
 from counterfoil.domain.effects.reservations import (
     AuditType,
     CompleteVerdict,
-    EffectClass,
     EffectOutcome,
     ReserveRequest,
     ReserveVerdict,
@@ -67,6 +59,8 @@ R = TypeVar("R")
 
 RECORD_FIRST_PAUSE, RECORD_LONGEST_PAUSE = 0.1, 2.0
 GOES_ON = frozenset({ReserveVerdict.GRANTED, ReserveVerdict.RENEWED})
+UNTOLD = {"refusable": "call_refused", "executing": "outcome_unknown"}
+"""The audit entry of a call that ends with an error, by how far it came; one whose outcome is recorded has its own."""
 
 Execute = Callable[[ToolCall[Any]], Awaitable[Any]]
 
@@ -79,19 +73,6 @@ class CallParts(Generic[M, R]):
     model: type[M]
     result: TypeAdapter[R]
     execute: Execute
-
-
-@dataclass(slots=True)
-class _Ending:
-    """How the execution ended: a result as it is recorded, or a final failure."""
-
-    document: Any = None
-    failure: ToolError | None = None
-
-    def outcome(self) -> EffectOutcome:
-        if self.failure is None:
-            return EffectOutcome(success=True, result=self.document)
-        return EffectOutcome(success=False, error=failure_document(self.failure))
 
 
 class CallSequence(Generic[M, R]):
@@ -107,13 +88,14 @@ class CallSequence(Generic[M, R]):
         self._fence: int | None = None
         self._request: ReserveRequest | None = None
         self._expires_at = 0
+        self._progress: Literal["refusable", "executing", "told"] = "refusable"
 
     async def run(self) -> R:
         try:
             return await self._phases()
         except ToolError as error:
-            if self._fence is None and not error.replayed:
-                await self._audit("call_refused", code=error.code)
+            if self._progress in UNTOLD and not error.replayed:
+                await self._audit(UNTOLD[self._progress], code=error.code)
             raise
 
     async def _phases(self) -> R:
@@ -144,76 +126,15 @@ class CallSequence(Generic[M, R]):
     async def _validate(self) -> tuple[ToolCall[M], DedupStore | None]:
         """The call with checked arguments and its key, and the store that it needs; None: it needs none."""
         await self._enter(ContractPhase.VALIDATE)
-        call, terms = self._call, self._terms
-        self._check_version_and_scope()
-        arguments = self._checked_arguments()
-        key, counted = None, {}
-        if terms.is_write:
-            try:
-                counted = counted_arguments(arguments, terms.keep, terms.strip)
-                key = self._key_of(counted)
-                digest = arguments_digest(counted)
-            except ValueError as error:
-                raise InvalidArguments(f"the arguments have no canonical form: {error}") from None
-            if key is not None:
-                self._request = ReserveRequest(
-                    tool=terms.name,
-                    key=key,
-                    effect_class=cast("EffectClass", terms.effect),
-                    holder=self._holder,
-                    ttl_ms=terms.pending_ttl_ms,
-                    window_ms=terms.window_ms,
-                    arguments_digest=digest,
-                )
-        self._key = key
+        call, self._request = check_call(self._terms, self._parts.model, self._call, self._holder)
+        self._key = call.idempotency_key
         store = self._runtime.store if self._request is not None else None
         if self._request is not None and store is None:
-            raise ContractViolation(f"{terms.name} is not bound to a dedup store: use bind(store) or using(store)")
+            raise ContractViolation(
+                f"{self._terms.name} is not bound to a dedup store: use bind(store) or using(store)"
+            )
         await self._leave(ContractPhase.VALIDATE)
-        return replace(call.with_arguments(arguments), idempotency_key=key), store
-
-    def _check_version_and_scope(self) -> None:
-        call, terms = self._call, self._terms
-        if call.version is not None:
-            try:
-                served = terms.serves(call.version)
-            except ValueError as error:
-                raise VersionMismatch(str(error)) from None
-            if not served:
-                raise VersionMismatch(
-                    f"the caller expects version {call.version} of {terms.name}, which is {terms.version}",
-                    details={"expected": call.version, "version": terms.version},
-                )
-        missing = sorted(terms.scopes - call.scopes())
-        if missing:
-            raise ScopeMismatch(f"{terms.name} needs scopes that the call does not have", details={"missing": missing})
-
-    def _checked_arguments(self) -> M:
-        given, model = self._call.arguments, self._parts.model
-        if isinstance(given, Mapping):
-            if holds_a_key(given):
-                raise KeyInArguments
-        elif not isinstance(given, model):
-            raise InvalidArguments(f"arguments must be a mapping or {model.__name__}, not {type(given).__name__}")
-        try:
-            return model.model_validate(given)
-        except ValidationError as error:
-            problems = [
-                {"at": ".".join(map(str, problem["loc"])), "problem": problem["msg"]} for problem in error.errors()
-            ]
-            raise InvalidArguments(details={"problems": problems}) from None
-
-    def _key_of(self, counted: dict[str, Any]) -> str | None:
-        call, terms = self._call, self._terms
-        if call.idempotency_key is not None:
-            if problem := key_problem(call.idempotency_key):
-                raise KeyRequired(problem)
-            return call.idempotency_key
-        if call.conversation_id and call.step_id:
-            return derived_key(call.conversation_id, call.step_id, terms.name, counted)
-        if terms.resource:
-            return None
-        raise KeyRequired
+        return call, store
 
     # -- look up and reserve -------------------------------------------------------------------
 
@@ -264,19 +185,22 @@ class CallSequence(Generic[M, R]):
         """Reads, and idempotent writes that need no store, or whose store does not answer."""
         ending = await self._execute(call, None)
         await self._enter(ContractPhase.AUDIT)
-        await self._audit("effect_executed", code=ending.failure.code if ending.failure else None)
+        self._progress = "told"
+        await self._audit("effect_executed", code=ending.code)
         await self._leave(ContractPhase.AUDIT)
         return await self._return(ending)
 
-    async def _execute(self, call: ToolCall[M], store: DedupStore | None) -> _Ending:
+    async def _execute(self, call: ToolCall[M], store: DedupStore | None) -> CallEnding:
         """Run the tool, and again after a transient error, with the same key."""
+        self._progress = "executing"
         for attempt in range(1, self._terms.retries.retries + 2):
             await self._enter(ContractPhase.EXECUTE, attempt)
             try:
                 made = await self._parts.execute(replace(call, attempt=attempt, fence=self._fence))
-                ending = self._ended(made)
-            except Exception as error:  # noqa: BLE001 (what a tool raises is sorted by its contract)
-                ending = self._sorted(error)
+            except Exception as error:  # noqa: BLE001 (its contract says what an exception means)
+                ending = self._ended_by(error)
+            else:
+                ending = ended_with(self._terms, self._parts.result, made)
             if not isinstance(ending.failure, Transient):
                 await self._leave(ContractPhase.EXECUTE, attempt)
                 return ending
@@ -286,60 +210,13 @@ class CallSequence(Generic[M, R]):
                 raise self._exhausted(ending.failure)
         raise AssertionError("the last attempt ends the loop")
 
-    def _ended(self, made: Any) -> _Ending:
-        """A result as JSON. One that cannot be recorded is a defect of the tool, found after its effect."""
+    def _ended_by(self, error: Exception) -> CallEnding:
         try:
-            document = self._parts.result.dump_python(made, mode="json", warnings="error")
-            self._parts.result.validate_python(document)
-            return _Ending(document)
-        except Exception as error:  # noqa: BLE001 (pydantic raises several, and so may serializers of users)
-            logger.warning("the result of tool %s does not fit its return type: %s", self._terms.name, error)
-            violation = ContractViolation("the tool was executed, but its result does not fit its return type")
-            violation.__cause__ = error
-            return _Ending(failure=violation)
-
-    def _sorted(self, error: Exception) -> _Ending:
-        """What an exception of the tool means: a final or a transient failure. An unknown outcome is raised."""
-        terms = self._terms
-        if isinstance(error, ToolFailure | Transient):
-            if not terms.declares(error.code):
-                return self._undeclared(error)
-            return _Ending(failure=self._completed_by_spec(error))
-        if (found := terms.spec_of(error)) is not None:
-            code, spec = found
-            made: ToolError = Transient(code) if spec.retriable else ToolFailure(code)
-            made.__cause__ = error
-            return _Ending(failure=self._completed_by_spec(made))
-        if isinstance(error, ToolError):  # of another contract that the tool called
-            if isinstance(error, ContractViolation):
-                return _Ending(failure=error)
-            return self._undeclared(error)
-        retriable = terms.effect != "irreversible"
-        raise OutcomeUnknown(
-            f"the tool raised {type(error).__name__}, which its contract does not declare: whether it had its effect "
-            "is not known",
-            corrective_action=(
-                "Try the same call again later."
-                if retriable
-                else "Do not call the tool again. Tell the user that a person has to check what happened."
-            ),
-            retriable=retriable,
-            retry_after=self._until(self._expires_at) if self._fence is not None else None,
-        ) from error
-
-    def _undeclared(self, error: ToolError) -> _Ending:
-        violation = ContractViolation.undeclared_code(error.code)
-        violation.__cause__ = error
-        if isinstance(error, ToolFailure):
-            return _Ending(failure=violation)
-        raise violation  # it may be transient: the reservation stays, and nothing is recorded
-
-    def _completed_by_spec(self, error: ToolError) -> ToolError:
-        spec = self._terms.errors[error.code]
-        error.hint = error.hint or spec.hint
-        if not isinstance(error, PartialSuccess) or not error.corrective_action:
-            error.corrective_action = error.corrective_action or spec.corrective_action
-        return error
+            return ended_by(self._terms, error)
+        except OutcomeUnknown as unknown:
+            if unknown.retriable and self._fence is not None:
+                unknown.retry_after = self._until(self._expires_at)
+            raise
 
     def _may_repeat(self, error: Transient) -> bool:
         """An irreversible effect is tried again only if the tool says that it surely did not happen."""
@@ -357,18 +234,22 @@ class CallSequence(Generic[M, R]):
         if answer.verdict not in GOES_ON:
             return False
         self._fence, self._expires_at = answer.fence, answer.expires_at
+        if answer.verdict is ReserveVerdict.GRANTED:  # it had lapsed, and no other caller had asked for it
+            await self._audit(AuditType.RESERVED)
         return True
 
     def _exhausted(self, error: Transient) -> Transient:
         """The reservation is kept: a repeat before it lapses would be told to wait."""
         error.retriable = self._may_repeat(error)
-        if self._fence is not None and error.retriable:
+        if not error.retriable:
+            error.corrective_action = UnsafeOnceIncomplete.default_action
+        elif self._fence is not None:
             error.retry_after = self._until(self._expires_at)
         return error
 
     # -- record, audit, return -----------------------------------------------------------------
 
-    async def _record(self, store: DedupStore, ending: _Ending) -> None:
+    async def _record(self, store: DedupStore, ending: CallEnding) -> None:
         await self._enter(ContractPhase.RECORD)
         recording = asyncio.ensure_future(self._recorded(store, ending))
         try:
@@ -387,25 +268,25 @@ class CallSequence(Generic[M, R]):
             raise OutcomeConflict
         await self._leave(ContractPhase.RECORD)
         await self._enter(ContractPhase.AUDIT)
-        code = ending.failure.code if ending.failure else None
-        await self._audit(AuditType.COMPLETED if verdict else "effect_executed", code=code)
+        self._progress = "told"
+        await self._audit(AuditType.COMPLETED if verdict else "effect_executed", code=ending.code)
         await self._leave(ContractPhase.AUDIT)
 
-    async def _recorded(self, store: DedupStore, ending: _Ending) -> CompleteVerdict | None:
+    async def _recorded(self, store: DedupStore, ending: CallEnding) -> CompleteVerdict | None:
         """Send the outcome until the store answers; None: it did not. A repeat is safe, since it changes nothing."""
         assert self._fence is not None, "a call that records has a reservation"
         pause = RECORD_FIRST_PAUSE
         for attempt in range(1, self._runtime.record_tries + 1):
             try:
                 return await store.complete(self._terms.name, self._key or "", self._fence, ending.outcome())
-            except DedupStoreUnavailable as error:
-                logger.warning("the outcome of tool %s could not be recorded: %s", self._terms.name, error)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the outcome is not recorded)
+                logger.warning("the outcome of tool %s could not be recorded: %r", self._terms.name, error)
             if attempt < self._runtime.record_tries:
                 await self._runtime.sleep(pause)
                 pause = min(pause * 2, RECORD_LONGEST_PAUSE)
         return None
 
-    async def _return(self, ending: _Ending) -> R:
+    async def _return(self, ending: CallEnding) -> R:
         """Every caller gets what the store holds, so that the first one and those after it get the same."""
         await self._enter(ContractPhase.RETURN)
         if ending.failure is not None:

@@ -52,9 +52,6 @@ def _settle(function: Callable[[], Any], done: Future[Any]) -> None:
         done.set_result(function())
     except Exception as error:  # noqa: BLE001 (it is raised where the sequence waits)
         done.set_exception(error)
-    except BaseException as error:
-        done.cancel() if not done.done() else None
-        raise error from None
 
 
 class _Portal:
