@@ -46,9 +46,15 @@ WAITERS = plain_kind(
 )
 """Work items that wait for a key, one row each: the owner's flow and theirs are different ones."""
 
+RESERVATION_COLUMNS = Columns(ReservedEffect)
+LISTED_RESERVATION = RESERVATION_COLUMNS.without("audit")
+"""What lists show."""
+read_reservation = RESERVATION_COLUMNS.read
+read_listed_reservation = RESERVATION_COLUMNS.reader(LISTED_RESERVATION)
+
 RESERVATIONS = plain_kind(
     "reservations",
-    Columns(ReservedEffect),
+    RESERVATION_COLUMNS,
     "effect_id",
     lock=Lock(12, "lock_reservations", "try_lock_reservations", "another node changes the reservation of the same key"),
     written=Phase.OTHERS + 15,
