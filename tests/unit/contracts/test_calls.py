@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ConfigDict
 
 from counterfoil.client import Receipt
 from counterfoil.contracts import (
@@ -17,6 +18,7 @@ from counterfoil.contracts import (
     ToolCall,
     ToolError,
     VersionMismatch,
+    tool_contract,
 )
 from tests.contracts.refunds import ARGUMENTS, Provider, Refund, asked, refunding
 
@@ -73,6 +75,20 @@ async def test_a_write_without_a_store_is_refused(provider: Provider) -> None:
 async def test_a_key_among_the_arguments_is_refused(provider: Provider, name: str) -> None:
     with pytest.raises(KeyInArguments):
         await refunding(provider, effect="read")(asked(arguments={name: "stale"}))
+
+
+async def test_a_key_in_a_validated_model_is_refused_too() -> None:
+    class Open(BaseModel):
+        model_config = ConfigDict(extra="allow")
+
+        values: dict[str, Any] = {}
+
+    @tool_contract(name="open", version="1.0.0", effect="read")
+    async def read(call: ToolCall[Open]) -> None: ...
+
+    for arguments in (Open.model_validate({"idempotencyKey": "stale"}), Open(values={"idempotency_key": "stale"})):
+        with pytest.raises(KeyInArguments):
+            await read(ToolCall(arguments))
 
 
 async def test_wrong_arguments_are_named(provider: Provider) -> None:
