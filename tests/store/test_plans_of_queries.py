@@ -43,6 +43,7 @@ WRITES = [
     ("delete_dedup", "delete_waiters"),
     ("prune_reconciliations", "prune_waiters"),
     ("put_reservations", "put_fences"),
+    ("hit_reservations",),
     ("delete_reservations",),
 ]
 READS = [

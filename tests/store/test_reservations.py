@@ -77,7 +77,7 @@ def test_nothing_is_left_out_of_what_is_tried_here() -> None:
 async def test_a_record_comes_back_as_it_was_until_it_is_forgotten(store: Store, record: ReservedEffect) -> None:
     key = record.effect_id
     await write(store, Changes(reservations={key: replace(BARE, fence=1)}))
-    await write(store, Changes(reservations={key: record}))
+    await write(store, Changes(reservations={key: record}, at=NOW + 2))
     unit = await load(store, ReadSet(reservations={key, "other"}))
     assert unit.records(RESERVATIONS).get(key) == record
     assert unit.records(RESERVATIONS).get("other") is None
@@ -99,9 +99,17 @@ async def test_a_fence_floor_never_falls(store: Store) -> None:
 
 async def test_a_key_has_one_record(store: Store) -> None:
     """Whatever its id is: the schema refuses a second record of a tool and key."""
-    await write(store, Changes(reservations={FULL.effect_id: FULL}))
+    await write(store, Changes(reservations={BARE.effect_id: BARE}))
     with pytest.raises(StoreFailure):
-        await write(store, Changes(reservations={"other": replace(FULL, effect_id="other")}))
+        await write(store, Changes(reservations={"other": replace(BARE, effect_id="other")}))
+
+
+async def test_a_hit_writes_no_outcome_again(store: Store) -> None:
+    key = FULL.effect_id
+    await write(store, Changes(reservations={key: FULL}, at=NOW + 2))
+    hit = replace(FULL, hits=5, audited=8, audit=[*(FULL.audit or ()), {"at": NOW}])
+    await write(store, Changes(reservations={key: replace(hit, outcome=None)}, at=NOW + 9))
+    assert (await load(store, ReadSet(reservations={key}))).records(RESERVATIONS).get(key) == hit
 
 
 # ------------------------------------------------------------------------------------------------ one winner
@@ -226,7 +234,7 @@ async def test_the_queue_has_lapsed_irreversible_reservations(store: Store) -> N
         record("other", expires_at=NOW - 9, effect_class="write-idempotent"),
         record("done", state=EffectState.SUCCEEDED, outcome={"result": 1}, recorded_at=NOW),
     ]
-    await write(store, Changes(reservations={each.effect_id: each for each in records}))
+    await write(store, Changes(reservations={each.effect_id: each for each in records}, at=NOW))
     filters: dict[str, Any] = {"step_id": None, "hold": None, "since": None, "after_since": None, "after_work": None}
 
     async def queue(**more: Any) -> list[str]:

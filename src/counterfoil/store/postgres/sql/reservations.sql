@@ -29,6 +29,12 @@ ON CONFLICT (effect_id) DO UPDATE SET
     outcome = excluded.outcome, recorded_at = excluded.recorded_at, forget_at = excluded.forget_at,
     hits = excluded.hits, audited = excluded.audited, audit = excluded.audit;
 
+-- name: hit_reservations
+-- A recorded outcome was given to a caller.
+UPDATE reservations SET hits = change.hits, audited = change.audited, audit = change.audit
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[]) AS change (effect_id, hits, audited, audit)
+WHERE reservations.effect_id = ANY(ARRAY[change.effect_id]) AND reservations.state <> 'pending';
+
 -- name: put_fences
 -- A fence floor only rises, whichever batch writes last: no lock is needed.
 INSERT INTO fence_floors (bucket, fence)

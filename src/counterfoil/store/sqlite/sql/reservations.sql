@@ -27,6 +27,14 @@ ON CONFLICT (effect_id) DO UPDATE SET
     outcome = excluded.outcome, recorded_at = excluded.recorded_at, forget_at = excluded.forget_at,
     hits = excluded.hits, audited = excluded.audited, audit = excluded.audit;
 
+-- name: hit_reservations
+-- A recorded outcome was given to a caller.
+UPDATE reservations SET hits = change.hits, audited = change.audited, audit = change.audit
+FROM (
+    WITH change (effect_id, hits, audited, audit) AS (VALUES :rows) SELECT * FROM change
+) AS change
+WHERE reservations.effect_id = change.effect_id AND reservations.state <> 'pending';
+
 -- name: put_fences
 -- A fence floor only rises, whichever batch writes last.
 INSERT INTO fence_floors (bucket, fence)
