@@ -1,0 +1,1 @@
+"""Dedup stores: one protocol, and three places to keep reservations and outcomes."""
