@@ -67,6 +67,7 @@ class Size:
     results: int = 1_000_000
     few_results: int = 1_000
     forgotten: int = 20_000
+    calls: int = 2_000
 
 
 QUICK = Size(
@@ -84,6 +85,7 @@ QUICK = Size(
     gates=100,
     results=5_000,
     forgotten=1_000,
+    calls=200,
 )
 Measure = Callable[[Size], Awaitable[list[Outcome]]]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from counterfoil.domain.effects.reservations import LONGEST_KEY
 
-M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
 N = TypeVar("N")
 
 HEADER = "Idempotency-Key"
@@ -34,14 +34,14 @@ class DispatchedWork(Protocol):
 
 
 @dataclass(frozen=True)
-class ToolCall(Generic[M]):
+class ToolCall(Generic[M_co]):
     """One call. The model fills ``arguments`` and nothing else; the runtime that can retry it fills the rest.
 
     A contract validates the arguments: the tool's function receives an instance of the model, and in
     ``idempotency_key`` the key that it must pass to the system that has the effect.
     """
 
-    arguments: M
+    arguments: M_co
     idempotency_key: str | None = field(default=None, kw_only=True)
     conversation_id: str | None = field(default=None, kw_only=True)
     step_id: str | None = field(default=None, kw_only=True)
@@ -55,13 +55,13 @@ class ToolCall(Generic[M]):
     """The fence of the reservation: a system that knows fences can refuse an older one."""
 
     @classmethod
-    def from_dispatch(cls, arguments: M, metadata: Mapping[str, Any] | DispatchedWork, **others: Any) -> Self:
+    def from_dispatch(cls, arguments: N, metadata: Mapping[str, Any] | DispatchedWork, **others: Any) -> ToolCall[N]:
         """A call on behalf of a dispatched work item: its key goes on to the tool."""
         if isinstance(metadata, Mapping):
             found = {name: metadata.get(name) for name in ("idempotency_key", "flow_id", "step_id")}
         else:
             found = {name: getattr(metadata, name) for name in ("idempotency_key", "flow_id", "step_id")}
-        return cls(
+        return ToolCall(
             arguments,
             idempotency_key=found["idempotency_key"],
             conversation_id=found["flow_id"],
@@ -70,10 +70,12 @@ class ToolCall(Generic[M]):
         )
 
     @classmethod
-    def from_step(cls, arguments: M, step: GatedCall, **others: Any) -> Self:
+    def from_step(cls, arguments: N, step: GatedCall, **others: Any) -> ToolCall[N]:
         """A call inside a gated step: the key of the gate call, or else one made of workflow, step and arguments."""
         key = step.retry_context["idempotency_key"] or None
-        return cls(arguments, idempotency_key=key, conversation_id=step.workflow_id, step_id=step.step_id, **others)
+        return ToolCall(
+            arguments, idempotency_key=key, conversation_id=step.workflow_id, step_id=step.step_id, **others
+        )
 
     def scopes(self) -> frozenset[str]:
         if self.scope is None:
