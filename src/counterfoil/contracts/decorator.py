@@ -88,6 +88,14 @@ class _BaseContract(Generic[M, R]):
             "arguments": self.arguments_model.model_json_schema(),
         }
 
+    def result_schema(self) -> dict[str, Any]:
+        """JSON Schema of the results."""
+        return self._result.json_schema(mode="serialization")
+
+    def result_document(self, result: R) -> Any:
+        """A result as JSON, as it is recorded."""
+        return self._result.dump_python(result, mode="json")
+
     def _execute(self) -> Execute:
         raise NotImplementedError
 
