@@ -15,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from counterfoil.domain.errors import BadRequest, Invalid, InvalidInput, PayloadTooLarge, UnsupportedMediaType
 from counterfoil.domain.flows.requests import StepId
 from counterfoil.domain.jsontext import JsonError, accept_json
-from counterfoil.domain.runs.requests import RunKeyText
 from counterfoil.domain.places import place_errors, segment
+from counterfoil.domain.runs.requests import RunKeyText
 from counterfoil.domain.states import FlowStatus, WorkStatus
 from counterfoil.domain.time import wire_time
 from counterfoil.server.bodies.content_codings import coding_of, decode
