@@ -31,6 +31,10 @@ TABLES = {
     "reconciliations": ("work_id",),
     "dedup_records": ("dedup_id",),
     "dedup_waiters": ("work_id",),
+    "hooks": ("hook_id",),
+    "hook_tokens": ("token_id",),
+    "hook_payloads": ("payload_id",),
+    "hook_deliveries": ("delivery_key",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
