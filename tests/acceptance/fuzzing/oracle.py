@@ -59,6 +59,8 @@ class Reading:
             f"the effect {found} is in the queue and in no list" for found in sorted(lapsed - effects)[:5]
         ]
         await self._each("effects", effects, self._effect)
+        tokens = {item["token"] async for item in self._pages("/api/v1/hooks", "hooks") if item["token"] is not None}
+        await self._each("hooks", tokens, self._simple("hooks"))
         async for _ in self._pages("/api/v1/work", "work"):
             self.records["work listed"] += 1
         await self._get("/api/v1/workflows/approvals/pending")

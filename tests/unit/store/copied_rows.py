@@ -34,6 +34,10 @@ TABLES = {
     "keyed_flows": ("ordinal",),
     "reservations": ("effect_id",),
     "fence_floors": ("bucket",),
+    "hooks": ("hook_id",),
+    "hook_tokens": ("token_id",),
+    "hook_payloads": ("payload_id",),
+    "hook_deliveries": ("delivery_key",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
