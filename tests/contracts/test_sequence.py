@@ -21,15 +21,17 @@ from counterfoil.contracts import (
     OutcomeUnknown,
     PartialSuccess,
     PhaseEvent,
+    ToolCall,
     ToolError,
     ToolFailure,
     Transient,
     UnsafeOnceIncomplete,
+    tool_contract,
     using,
 )
 from counterfoil.testing import MovableClock
 from tests.contracts.conftest import Dedup
-from tests.contracts.refunds import TOOL, Provider, Refunded, asked, refunding
+from tests.contracts.refunds import TOOL, Provider, Refund, Refunded, asked, refunding
 from tests.eventually import eventually
 
 WRITES = ["write-idempotent", "write-non-idempotent", "irreversible"]
@@ -399,6 +401,19 @@ async def test_a_call_that_ends_between_phases_leaves_one_effect_at_most_after_i
     assert {call.idempotency_key for call in provider.effects} == {"k"}
     recorded = ALL.index((phase, moment)) > ALL.index((ContractPhase.RECORD, "begin"))
     assert provider.executions == executed + (0 if recorded else 1)
+
+
+async def test_plain_threads_use_every_store(dedup: Dedup) -> None:
+    """Their calls run on another event loop than the test: a store has connections for each."""
+    paid: list[str] = []
+
+    @tool_contract(name="pay", version="1.0.0", effect="write-non-idempotent", store=dedup.store)
+    def pay(call: ToolCall[Refund]) -> int:
+        paid.append(call.arguments.payment_id)
+        return len(paid)
+
+    answers = await asyncio.gather(*(asyncio.to_thread(pay, asked()) for _ in range(5)), pay.run(asked()))
+    assert (answers, paid) == ([1] * 6, ["p-1"])
 
 
 async def test_audit_events_are_told(store: DedupStore, provider: Provider) -> None:

@@ -112,10 +112,10 @@ async def test_the_queue_is_listed_from_the_longest_waiting_on(store: Store) -> 
     for number, work_id in enumerate(("e", "d", "c", "b", "a")):
         hold = "unsafe_once" if work_id == "c" else None if work_id == "d" else "reconcile"
         await in_the_queue(store, work_id, since=NOW + number // 2, hold=hold)
-    everything: dict[str, Any] = {"after_since": None, "after_work": None, "step_id": None, "hold": None, "since": None}
+    everything: dict[str, Any] = dict.fromkeys(("after_since", "after_work", "step_id", "hold", "since"))
 
     async def listed(**filters: Any) -> list[str]:
-        rows = await store.read("list_reconciliations", **{**everything, "limit": 9, **filters})
+        rows = await store.read("list_reconciliations", **{**everything, "now": NOW, "limit": 9, **filters})
         return [row[1] for row in rows]
 
     assert await listed() == ["e", "b", "c", "a"]
@@ -124,10 +124,10 @@ async def test_the_queue_is_listed_from_the_longest_waiting_on(store: Store) -> 
     assert await listed(since=NOW + 2) == ["a"]
     assert await listed(step_id="step", limit=1) == ["e"]
     assert await listed(step_id="other") == []
-    by_hold = {hold: (count, since) for hold, count, since in await store.read("reconciliations_by_hold")}
+    by_hold = {hold: (count, since) for hold, count, since in await store.read("reconciliations_by_hold", now=NOW)}
     assert by_hold == {"reconcile": (3, NOW), "unsafe_once": (1, NOW + 1)}
     [row] = await store.read("get_reconciliation", work_id="b")
-    assert (row[1], row[4], row[11], row[13]) == ("b", "reconcile", "key", "not_completed")
+    assert (row[1], row[5], row[11], row[13]) == ("b", "reconcile", "key", "not_completed")
 
 
 async def waiting(store: Store, key: str, *work_ids: str, **fields: Any) -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.postgresql_only
 
 GROWING = {
     *("flows", "flow_steps", "work", "open_flows", "open_work", "gates", "approvals", "journal", "flow_inputs"),
-    *("reconciliations", "dedup_records", "dedup_waiters"),
+    *("reconciliations", "dedup_records", "dedup_waiters", "reservations", "fence_floors"),
 }
 WRITES = [
     ("update_flows", "close_flows", "follow_flows"),
@@ -42,25 +42,34 @@ WRITES = [
     ("put_dedup", "put_waiters"),
     ("delete_dedup", "delete_waiters"),
     ("prune_reconciliations", "prune_waiters"),
+    ("put_reservations", "put_fences"),
+    ("hit_reservations",),
+    ("delete_reservations",),
 ]
 READS = [
+    "awaited_items",
     "ends_without_outcome",
     "find_claimable",
     "find_due_flows",
     "find_due_probes",
     "find_forgettable",
+    "find_forgettable_effects",
     "find_overdue",
     "find_prunable",
     "find_waking",
     "flows_not_open",
+    "get_effect",
     "get_flow",
     "get_gates",
     "get_reconciliation",
     "get_workflow",
     "journal_of_flow",
     "journal_of_works",
+    "list_effects",
+    "list_failed_effects",
     "list_flows",
     "list_open_flows",
+    "list_pending_effects",
     "outputs_of_flows",
     "results_of_flows",
 ]

@@ -6,12 +6,13 @@ import click
 
 from counterfoil.cli.commands.approvals import approvals
 from counterfoil.cli.commands.doctor import doctor
+from counterfoil.cli.commands.effects.reconciliations import reconcile
+from counterfoil.cli.commands.effects.reservations import effects
 from counterfoil.cli.commands.flows import flow
 from counterfoil.cli.commands.gate import gate
 from counterfoil.cli.commands.keys import keys
 from counterfoil.cli.commands.plans import plan
 from counterfoil.cli.commands.policies import policy
-from counterfoil.cli.commands.reconciliations import reconcile
 from counterfoil.cli.commands.schedules import schedule
 from counterfoil.cli.commands.serve import serve
 from counterfoil.cli.commands.steps import step
@@ -33,7 +34,7 @@ def cli() -> None:
 
 
 COMMANDS = (
-    *(serve, demo, step, plan, flow, work, reconcile, schedule),
+    *(serve, demo, step, plan, flow, work, reconcile, effects, schedule),
     *(workflow, gate, approvals, policy, doctor, store, keys),
 )
 

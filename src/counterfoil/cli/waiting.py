@@ -18,6 +18,7 @@ CAUSES = {
     "connection_lost": "the connection broke before a complete answer came",
     "deadline_passed": "no result and no heartbeat came before the deadline",
     "node_lost": "the engine stopped while the attempt was being sent",
+    "reservation_lapsed": "the holder of the reservation has not completed it in time",
     "server_error": "the endpoint answered 408 or a 5xx, which may hide an effect",
 }
 """Why the outcome of an attempt is unknown."""
@@ -38,7 +39,7 @@ def waits_for(work: WorkItem, now: datetime | None = None) -> str:
     if status == "not_completed" and work["error"] and work["error"]["code"] == "DEADLINE_EXCEEDED":
         return "its status_url"
     if status == "pending" and work["hold"] == "dedup":
-        return "the result of an equal item"
+        return f"the result of {work['waits_for']}" if work.get("waits_for") else "the result of an equal item"
     return {"pending": "dispatch", "held": "an approval", "not_completed": "its agent"}.get(status, "")
 
 
@@ -48,9 +49,10 @@ def hold_sentence(work: WorkItem) -> str | None:
     if work["status"] == "held":
         return f"it is sent when approval {hold} is given: `counterfoil approvals show {hold}`"
     if work["status"] == "pending" and hold == "dedup":
+        owner = work.get("waits_for")
         return (
-            "a work item with the same idempotency key is in flight: this one takes its result when it has ended, "
-            "so there is nothing to do"
+            f"{f'work item {owner}' if owner else 'a work item'} with the same idempotency key is in flight: "
+            "this one takes its result when it has ended, so there is nothing to do"
         )
     if hold in UNKNOWN_HOLDS:
         return f"{unknown_outcome(hold, work['attempt'])}: `counterfoil reconcile show {work_id}`"

@@ -65,12 +65,16 @@ class ControlCalls(ApiConnection):
         self,
         *,
         step: str | None = None,
-        hold: Literal["reconcile", "unsafe_once"] | None = None,
+        hold: Literal["reconcile", "unsafe_once", "irreversible"] | None = None,
         since: Moment | None = None,
         cursor: str | None = None,
         limit: int | None = None,
     ) -> ReconciliationPage:
-        """One page of the work items whose outcome is unknown and must be settled, the longest waiting first."""
+        """One page of the work items whose outcome is unknown and must be settled, the longest waiting first.
+
+        Lapsed reservations of irreversible effects are among them, with ``work_id`` None: ``settle_effect`` settles
+        those.
+        """
         wanted: dict[str, str | int | None] = {"step": step, "hold": hold, "cursor": cursor, "limit": limit}
         if since is not None:
             wanted["since"] = time_text("since", since)

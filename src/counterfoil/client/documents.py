@@ -8,7 +8,11 @@ from __future__ import annotations
 from counterfoil.wire.approvals import ApprovalDocument as Approval
 from counterfoil.wire.approvals import ApprovalsPage as ApprovalPage
 from counterfoil.wire.approvals import PendingApproval, StepReviewed
-from counterfoil.wire.effects import LastProbe, ReconciliationPage
+from counterfoil.wire.effects import AuditEntry, EffectPage, EffectSummary, LastProbe, ReconciliationPage
+from counterfoil.wire.effects import EffectCompleted as CompletedEffect
+from counterfoil.wire.effects import EffectDetail as Effect
+from counterfoil.wire.effects import EffectReserved as ReservedEffect
+from counterfoil.wire.effects import EffectSettled as SettledEffect
 from counterfoil.wire.effects import OutcomeSettled as SettledOutcome
 from counterfoil.wire.effects import ReconciliationDocument as Reconciliation
 from counterfoil.wire.flows import FlowDocument as Flow
@@ -52,11 +56,16 @@ __all__ = [
     "Approval",
     "ApprovalPage",
     "Attempt",
+    "AuditEntry",
     "Claim",
     "ClaimProlonged",
     "Compensated",
+    "CompletedEffect",
     "Delivery",
     "DeliveryPage",
+    "Effect",
+    "EffectPage",
+    "EffectSummary",
     "Event",
     "EventPage",
     "Flow",
@@ -81,9 +90,11 @@ __all__ = [
     "RedrivenByFilter",
     "RedrivenFlow",
     "RedrivenWork",
+    "ReservedEffect",
     "RetryContext",
     "Schedule",
     "SchedulePage",
+    "SettledEffect",
     "SettledOutcome",
     "StartedFlow",
     "Step",

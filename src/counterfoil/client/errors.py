@@ -13,7 +13,8 @@ ClientError
     ├── Invalid             InvalidStep, InvalidInput, UnreachableGoal, ...
     ├── Conflict            FlowExists, FlowFinal, NotWaitingForReconciliation, ...
     │   ├── StepConflict    IdempotencyKeyMismatchError, StepInFlightError, ClaimLostError, ...
-    │   └── ReviewConflict  NotPendingError, ApprovalExpiredError, SameReviewerError
+    │   ├── ReviewConflict  NotPendingError, ApprovalExpiredError, SameReviewerError
+    │   └── EffectConflict  EffectInFlight, EffectIncomplete, EffectKeyReused, EffectFenced
     ├── Denied              Unauthenticated, Forbidden, SelfApprovalError
     ├── Unacceptable        PayloadTooLarge, UnsupportedMediaType, ...
     ├── Unavailable         not now; ``retry_after`` says when
@@ -39,9 +40,15 @@ from counterfoil.domain.errors import (
     ClientError,
     CompletionConflict,
     Conflict,
+    ConflictingEffect,
     ConflictingResult,
     CounterfoilError,
     Denied,
+    EffectConflict,
+    EffectFenced,
+    EffectIncomplete,
+    EffectInFlight,
+    EffectKeyReused,
     FlowExists,
     FlowFinal,
     FlowNotFailed,
@@ -85,6 +92,7 @@ from counterfoil.domain.errors import (
     UnknownApproval,
     UnknownCheckpoint,
     UnknownDelivery,
+    UnknownEffect,
     UnknownFlow,
     UnknownPolicy,
     UnknownReceipt,
@@ -230,10 +238,16 @@ __all__ = [
     "CompletionConflict",
     "CompletionConflictError",
     "Conflict",
+    "ConflictingEffect",
     "ConflictingResult",
     "ConnectionFailed",
     "CounterfoilError",
     "Denied",
+    "EffectConflict",
+    "EffectFenced",
+    "EffectInFlight",
+    "EffectIncomplete",
+    "EffectKeyReused",
     "FlowExists",
     "FlowFinal",
     "FlowNotFailed",
@@ -297,6 +311,7 @@ __all__ = [
     "UnknownApproval",
     "UnknownCheckpoint",
     "UnknownDelivery",
+    "UnknownEffect",
     "UnknownFlow",
     "UnknownPolicy",
     "UnknownReceipt",

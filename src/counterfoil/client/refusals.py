@@ -10,7 +10,8 @@ from typing import Any
 from counterfoil.client.errors import ApiError
 from counterfoil.domain.errors import error_types
 
-BY_CODE: dict[str, type[ApiError]] = {error.code: error for error in error_types()}
+BY_CODE: dict[str, type[ApiError]] = {error.code: error for error in reversed(list(error_types()))}
+"""A code of several classes stands for the one that the others are derived from, which comes first."""
 
 
 def api_error(status: int, body: Any, *, retry_after: float | None = None) -> ApiError:

@@ -100,6 +100,8 @@ def key_problem(key: object) -> str | None:
         return "the idempotency key must be a text that is not empty"
     if len(key) > LONGEST_KEY:
         return f"the idempotency key has more than {LONGEST_KEY} characters"
-    if "\0" in key or (not key.isascii() and "\ufffd" in key.encode(errors="replace").decode()):
-        return "the idempotency key has a NUL character or a lone surrogate"
-    return None
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return "the idempotency key has a lone surrogate"
+    return "the idempotency key has a NUL character" if "\0" in key else None

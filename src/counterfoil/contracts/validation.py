@@ -57,11 +57,10 @@ def _check_version(terms: ContractTerms, call: ToolCall[Any]) -> None:
 
 
 def _arguments(model: type[M], given: Any) -> M:
-    if isinstance(given, Mapping):
-        if holds_a_key(given):
-            raise KeyInArguments
-    elif not isinstance(given, model):
+    if not isinstance(given, Mapping | model):
         raise InvalidArguments(f"arguments must be a mapping or {model.__name__}, not {type(given).__name__}")
+    if holds_a_key(given if isinstance(given, Mapping) else given.model_dump(warnings=False)):
+        raise KeyInArguments
     try:
         return model.model_validate(given)
     except ValidationError as error:

@@ -147,6 +147,7 @@ class ConflictingResult(Refused):
 class ConflictingEffect(ConflictingResult):
     """The same of an effect that is complete: 409, as every conflict of the effects API is."""
 
+    code = "CONFLICTING_RESULT"
     default_message = "another outcome of this effect is already recorded, and the first one is final"
 
 

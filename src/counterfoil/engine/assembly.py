@@ -29,7 +29,6 @@ from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
 from counterfoil.engine.queries.queries import Queries
-from counterfoil.engine.queries.reservation_queries import ReservationQueries
 from counterfoil.engine.queries.results import Results
 from counterfoil.engine.schedules import Schedules
 from counterfoil.engine.steps import Steps
@@ -88,21 +87,10 @@ def assemble(
     peers = Peers(store, context, lease, feed, results, wakeups, room, sizer)
     dispatcher = Dispatcher(context, transport, signer, metrics, slots, lease, shortage, wakeups)
     checker = ValueChecker(limits.value_check_ms, limits.value_checks)
-    commit = GroupCommit(
-        store,
-        context.clock,
-        metrics,
-        context.known,
-        backlog_limit=limits.backlog,
-        batch_limit=limits.batch,
-        batches=store.batches,
-        sizer=sizer,
-        prepare=dispatcher.prepare,
-        after_commit=_handlers(dispatcher, wakeups, room, peers, feed, results, metrics),
-        checker=checker,
-    )
+    handlers = _handlers(dispatcher, wakeups, room, peers, feed, results, metrics)
+    commit = _group_commit(store, context, metrics, limits, sizer, dispatcher, handlers, checker)
     queries, control_queries = Queries(store, context, results), ControlQueries(store, context)
-    effect_queries, reservation_queries = EffectQueries(store, context), ReservationQueries(store, context)
+    effect_queries, reservations = EffectQueries(store, context), Reservations(store, context, commit, metrics)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
     return Engine(
         steps=Steps(context, commit, queries, can_verify=verifier is not None),
@@ -111,7 +99,7 @@ def assemble(
         workflows=Workflows(context, commit, control_queries, metrics),
         approvals=Approvals(commit, control_queries, metrics),
         reconciliations=Reconciliations(context, commit, effect_queries, metrics),
-        reservations=Reservations(commit, metrics),
+        reservations=reservations,
         policies=Policies(context, commit, control_queries),
         schedules=Schedules(context, commit, metrics),
         subscribers=Subscribers(store, context, commit),
@@ -120,7 +108,7 @@ def assemble(
             commit,
             queries,
             effect_queries,
-            reservation_queries,
+            reservations,
             results,
             metrics,
             readiness,
@@ -130,7 +118,6 @@ def assemble(
         queries=queries,
         control_queries=control_queries,
         effect_queries=effect_queries,
-        reservation_queries=reservation_queries,
         feed=feed,
         results=results,
         commit=commit,
@@ -149,6 +136,31 @@ def assemble(
         store=store,
         metrics=metrics,
         slots=slots,
+    )
+
+
+def _group_commit(
+    store: Store,
+    context: EngineContext,
+    metrics: Metrics,
+    limits: Limits,
+    sizer: BatchSizer,
+    dispatcher: Dispatcher,
+    handlers: list[AfterCommit],
+    checker: ValueChecker,
+) -> GroupCommit:
+    return GroupCommit(
+        store,
+        context.clock,
+        metrics,
+        context.known,
+        backlog_limit=limits.backlog,
+        batch_limit=limits.batch,
+        batches=store.batches,
+        sizer=sizer,
+        prepare=dispatcher.prepare,
+        after_commit=handlers,
+        checker=checker,
     )
 
 

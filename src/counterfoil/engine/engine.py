@@ -28,7 +28,6 @@ from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
 from counterfoil.engine.queries.queries import Queries
-from counterfoil.engine.queries.reservation_queries import ReservationQueries
 from counterfoil.engine.queries.results import Results
 from counterfoil.engine.schedules import Schedules
 from counterfoil.engine.steps import Steps
@@ -64,7 +63,6 @@ class Engine:
     queries: Queries
     control_queries: ControlQueries
     effect_queries: EffectQueries
-    reservation_queries: ReservationQueries
     feed: Feed
     results: Results
     # What runs by itself

@@ -5,11 +5,11 @@ from __future__ import annotations
 from counterfoil.domain.errors import Unavailable
 from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.context import EngineContext
+from counterfoil.engine.effects.reservations import Reservations
 from counterfoil.engine.probe import Readiness
 from counterfoil.engine.queries.documents import Document
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.queries import Queries
-from counterfoil.engine.queries.reservation_queries import ReservationQueries
 from counterfoil.engine.queries.results import Results
 from counterfoil.engine.sweeps.progress import SweepProgress
 from counterfoil.observability.metrics import Metrics
@@ -25,7 +25,7 @@ class Operations:
         commit: GroupCommit,
         queries: Queries,
         effect_queries: EffectQueries,
-        reservation_queries: ReservationQueries,
+        reservations: Reservations,
         results: Results,
         metrics: Metrics,
         readiness: Readiness,
@@ -36,7 +36,7 @@ class Operations:
         self._commit = commit
         self._queries = queries
         self._effect_queries = effect_queries
-        self._reservation_queries = reservation_queries
+        self._reservations = reservations
         self._results = results
         self._metrics = metrics
         self._readiness = readiness
@@ -65,6 +65,6 @@ class Operations:
         self._metrics.set_work_by_state(await self._queries.open_work_by_state())
         self._metrics.set_oldest_waiting(await self._queries.oldest_waiting_seconds())
         self._metrics.set_reconciliations(await self._effect_queries.by_hold())
-        self._metrics.set_pending_effects(*await self._reservation_queries.pending())
+        self._metrics.set_pending_effects(*await self._reservations.queries.pending())
         self._metrics.set_backlog(self._commit.backlog)
         self._metrics.set_waiting_polls(len(self._results))

@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from counterfoil.domain.effects.policies import UNKNOWN_HOLDS
+from counterfoil.domain.effects.reservations import IRREVERSIBLE
 from counterfoil.domain.states import OPEN_WORK, Decision
 from counterfoil.version import __version__
 
@@ -166,14 +167,19 @@ class _EffectMetrics:
         self._pending = pending.labels("live"), pending.labels("lapsed")
         unsettled = Gauge(
             "counterfoil_reconciliations",
-            "Work items that wait for reconciliation, by hold.",
+            "Work items and lapsed irreversible reservations that wait for reconciliation, by hold.",
             ["hold"],
             registry=registry,
         )
-        self._unsettled = {hold: unsettled.labels(hold) for hold in sorted(UNKNOWN_HOLDS)}
+        self._unsettled = {hold: unsettled.labels(hold) for hold in sorted({*UNKNOWN_HOLDS, IRREVERSIBLE})}
         self._oldest_unsettled = Gauge(
             "counterfoil_oldest_reconciliation_seconds",
-            "Age of the work item that has waited longest for reconciliation; 0: none waits.",
+            "Age of what has waited longest for reconciliation; 0: nothing waits.",
+            registry=registry,
+        )
+        self._oldest_lapsed = Gauge(
+            "counterfoil_oldest_lapsed_effect_seconds",
+            "Age of the irreversible reservation that lapsed first and is not settled; 0: there is none.",
             registry=registry,
         )
 
@@ -186,6 +192,7 @@ class _EffectMetrics:
         for hold, gauge in self._unsettled.items():
             gauge.set(by_hold.get(hold, (0, 0.0))[0])
         self._oldest_unsettled.set(max((age for _, age in by_hold.values()), default=0.0))
+        self._oldest_lapsed.set(by_hold.get(IRREVERSIBLE, (0, 0.0))[1])
 
 
 class Metrics:

@@ -6,12 +6,11 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from counterfoil.domain.effects.policies import Cause
 from counterfoil.domain.effects.reservations import AuditType, EffectClass
 from counterfoil.wire.schema import OneOf, Time, Values, described
 from counterfoil.wire.work import WorkState
 
-Hold = Annotated[str, OneOf(Literal["reconcile", "unsafe_once"])]
+Hold = Annotated[str, OneOf(Literal["reconcile", "unsafe_once", "irreversible"])]
 
 
 class LastProbe(TypedDict):
@@ -22,21 +21,37 @@ class LastProbe(TypedDict):
 
 
 class ReconciliationDocument(TypedDict):
-    """A work item whose outcome is unknown, and that the engine never repeats by itself."""
+    """A work item whose outcome is unknown, and that the engine never repeats by itself.
 
-    work_id: str
-    flow_id: str
-    step_id: str
-    status: Annotated[WorkState, described("`not_completed`, or `cancelled` if its flow ended meanwhile")]
+    Or a lapsed reservation of an irreversible effect (`hold` is `irreversible`), which belongs to no flow: it has
+    `tool`, `effect_key` and `holder`, and is settled through the effects API.
+    """
+
+    work_id: Annotated[str | None, described("null: a lapsed reservation")]
+    flow_id: str | None
+    step_id: str | None
+    status: Annotated[
+        WorkState, described("`not_completed`, or `cancelled` if its flow ended meanwhile; `pending`: a reservation")
+    ]
     hold: Hold
-    cause: Annotated[str, OneOf(Cause)]
-    attempt: int
+    cause: Annotated[
+        str,
+        OneOf(
+            Literal[
+                "ack_timeout", "connection_lost", "deadline_passed", "node_lost", "server_error", "reservation_lapsed"
+            ]
+        ),
+    ]
+    attempt: Annotated[int, described("of a reservation: its fence")]
     idempotency_key: str
-    arguments: Values
-    since: Time
+    arguments: Annotated[Values | None, described("null: the engine does not know those of a reserved effect")]
+    since: Annotated[Time, described("of a reservation: when it lapsed")]
     status_url: str | None
     last_probe: LastProbe | None
     next_probe_at: Time | None
+    tool: NotRequired[Annotated[str, described("only of a lapsed reservation, like the next two")]]
+    effect_key: NotRequired[str]
+    holder: NotRequired[str]
 
 
 class ReconciliationPage(TypedDict):
@@ -129,7 +144,7 @@ EffectSummary = TypedDict(
 """An effect as a list shows it: without its audit. Not a class: `class` is no name of Python's."""
 
 
-class EffectDocument(EffectSummary):
+class EffectDetail(EffectSummary):
     """An effect with its audit: the first and the last entries, if there are many."""
 
     audit: list[AuditEntry]

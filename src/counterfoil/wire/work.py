@@ -31,6 +31,10 @@ class WorkDocument(TypedDict):
             "of an equal work item; otherwise the approval that it waits for, or was approved by"
         ),
     ]
+    waits_for: Annotated[
+        str | None,
+        described("with `hold` `dedup`: the work item with the same key whose result it waits for"),
+    ]
     progress: float | None
     message: str | None
     outputs: Values | None

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from tests.acceptance.fuzzing.receipts import Wallet
 from tests.by_hand import Place, by_hand
@@ -49,8 +50,15 @@ class Reading:
         await self._each("approvals", approvals, self._simple("approvals"))
         hooks = {item["subscription_id"] async for item in self._pages("/api/v1/subscriptions", "subscriptions")}
         await self._each("subscriptions", hooks, self._subscription)
-        unknown = {item["work_id"] async for item in self._pages("/api/v1/reconciliations", "reconciliations")}
+        queue = [item async for item in self._pages("/api/v1/reconciliations", "reconciliations")]
+        unknown = {item["work_id"] for item in queue if item["work_id"] is not None}
         await self._each("reconciliations", unknown, self._reconciliation)
+        effects = {(item["tool"], item["key"]) async for item in self._pages("/api/v1/effects", "effects")}
+        lapsed = {(item["tool"], item["effect_key"]) for item in queue if item["work_id"] is None}
+        self.findings += [
+            f"the effect {found} is in the queue and in no list" for found in sorted(lapsed - effects)[:5]
+        ]
+        await self._each("effects", effects, self._effect)
         async for _ in self._pages("/api/v1/work", "work"):
             self.records["work listed"] += 1
         await self._get("/api/v1/workflows/approvals/pending")
@@ -88,6 +96,11 @@ class Reading:
         """An item of the queue; its ``status_url`` may have settled it since the list was read."""
         await self._get(f"/api/v1/reconciliations/{work_id}", also=(409,))
 
+    async def _effect(self, effect: tuple[str, str]) -> None:
+        """An effect by its tool and key, which are any texts; its window may have passed since the list was read."""
+        path = "/".join(quote(text, safe="").replace(".", "%2E") for text in effect)
+        await self._get(f"/api/v1/effects/{path}", also=(404,))
+
     def _simple(self, kind: str) -> Any:
         async def read(name: str) -> None:
             await self._get(f"/api/v1/{kind}/{quote(name, safe='')}")
@@ -116,7 +129,7 @@ class Reading:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    async def _each(self, kind: str, names: Iterable[str], read: Any) -> None:
+    async def _each(self, kind: str, names: Iterable[Any], read: Any) -> None:
         waiting = list(names)
         self.records[kind] += len(waiting)
 
@@ -143,7 +156,8 @@ class Reading:
     ) -> Any:
         self.records["read"] += 1
         try:
-            async with self._session.get(self._url + path, params=params, headers=self._headers) as response:
+            address = URL(self._url + path, encoded=True).update_query(params or {})
+            async with self._session.get(address, headers=self._headers) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             self.findings.append(f"GET {path}: {error!r}")

@@ -160,6 +160,28 @@ class Tour:
             await self.ask("POST", path, 200, {"outcome": outcome, "note": "looked"})
             await self.ask("GET", f"/api/v1/flows/{flow_id}/events")
 
+    async def effects(self) -> None:
+        body = {"tool": "refund", "key": "order/7", "class": "irreversible", "holder": "agent", "ttl_seconds": 1}
+        for status in (201, 200):
+            await self.ask("POST", "/api/v1/effects", status, body)
+        path = "/api/v1/effects/refund/order%2F7"
+        await self.ask("GET", "/api/v1/effects", state="pending")
+        await eventually(partial(self._has_lapsed, path), what="the end of the reservation")
+        await self.ask("GET", "/api/v1/reconciliations", hold="irreversible")
+        await self.ask("POST", f"{path}/settle", 200, {"outcome": "not_applied", "note": "looked"})
+        await self.ask("POST", "/api/v1/effects", 201, {**body, "ttl_seconds": 60})
+        await self.ask("POST", f"{path}/complete", 200, {"fence": 2, "success": True, "result": {"id": 1}})
+        await self.ask("POST", "/api/v1/effects", 200, body)
+        await self.ask("GET", path)
+        failed = {**body, "key": "other", "ttl_seconds": 60}
+        await self.ask("POST", "/api/v1/effects", 201, failed)
+        error = {"fence": 1, "success": False, "error": {"code": "NO"}}
+        await self.ask("POST", "/api/v1/effects/refund/other/complete", 200, error)
+        await self.ask("GET", "/api/v1/effects")
+
+    async def _has_lapsed(self, path: str) -> bool:
+        return bool((await self.ask("GET", path))["lapsed"])
+
     async def _is_probed(self, path: str) -> bool:
         return (await self.ask("GET", path))["last_probe"] is not None
 
@@ -205,6 +227,7 @@ async def test_every_route_answers_as_it_declares(api: Api, endpoint: StepEndpoi
         await tour.workflows()
         await tour.approvals()
         await tour.reconciliations()
+        await tour.effects()
         await tour.subscriptions()
         await tour.operations()
         await tour.refusals()

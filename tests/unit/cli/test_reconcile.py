@@ -256,7 +256,7 @@ def test_what_work_waits_for_in_words(fields: dict[str, Any], words: str, senten
 
 
 def test_every_cause_and_every_hold_has_words() -> None:
-    assert set(CAUSES) == {str(cause) for cause in Cause}
+    assert set(CAUSES) == {*map(str, Cause), "reservation_lapsed"}
     assert all("is unknown" in str(hold_sentence(work(hold=hold))) for hold in UNKNOWN_HOLDS)
 
 

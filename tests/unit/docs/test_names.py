@@ -11,6 +11,7 @@ import click
 import pytest
 
 from counterfoil.cli.main import cli
+from counterfoil.contracts.errors import OWN_CODES
 from counterfoil.domain.effects.policies import Cause
 from counterfoil.domain.errors import error_types
 from counterfoil.domain.journal.events import EventType
@@ -84,7 +85,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 @every_page
 def test_codes_and_variables_exist(page: Path) -> None:
     known = API_CODES | WORK_CODES | {str(code) for code in ReplyCode} | VARIABLES | {"WEBHOOK_BASE_URL"}
-    known |= WORKER_VARIABLES | OF_OTHERS
+    known |= WORKER_VARIABLES | OF_OTHERS | OWN_CODES
     used = set(_CODE.findall(page.read_text("utf-8")))
     assert used - known <= ARGUMENTS, "these are arguments of commands, all else must exist"
 

@@ -133,7 +133,7 @@ async def test_effect_policies_hold_for_what_is_begun_now(place: Place) -> None:
         await simulator.network.answer(call, timed_out())
         [entry] = (await engine.effect_queries.reconciliations())["reconciliations"]
         assert (entry["flow_id"], entry["cause"]) == ("new", "ack_timeout")
-        await engine.reconciliations.settle(entry["work_id"], Settlement(outcome="applied"), "ann")
+        await engine.reconciliations.settle(str(entry["work_id"]), Settlement(outcome="applied"), "ann")
         await simulator.sweep(SweepName.DEDUP)
         assert [await status(simulator, flow_id) for flow_id in ("new", "equal")] == ["completed"] * 2
         assert (await item(simulator, "overdue"))["hold"] is None, "flows keep the version that they were started with"

@@ -82,6 +82,7 @@ def test_active_work() -> None:
         "next_attempt_at": None,
         "deadline_at": LATER,
         "hold": None,
+        "waits_for": None,
         "progress": 0.5,
         "message": "m",
         "outputs": None,

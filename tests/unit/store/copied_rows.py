@@ -31,6 +31,8 @@ TABLES = {
     "reconciliations": ("work_id",),
     "dedup_records": ("dedup_id",),
     "dedup_waiters": ("work_id",),
+    "reservations": ("effect_id",),
+    "fence_floors": ("bucket",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -135,4 +137,12 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         ("d2", "job", "k", "pending", "w2", "a", None, None, None, 1, 5),
     ],
     "dedup_waiters": [("w3", "z", "d2", LARGEST)],
+    "reservations": [
+        (
+            *("e1", "tööl", "clé/🦆", "irreversible", "complete-success", LARGEST, "h\u2028", 1, None, "d", None),
+            *(r'{"result":"\u0000"}', 2, None, LARGEST, 2, '[{"at":1}]'),
+        ),
+        ("e2", "tool", "..", "write-idempotent", "pending", 1, "h", 1, 5, None, LARGEST, *NOTHING[:3], 0, 1, "[]"),
+    ],
+    "fence_floors": [("00ff", 1), ("ffff", LARGEST)],
 }

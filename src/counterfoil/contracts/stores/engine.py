@@ -207,10 +207,7 @@ class _EngineSession:
         await self._session.close()
 
     def abandon(self) -> None:
-        """The loop is closed: the sockets are closed without its transports."""
-        connector = self._session.connector
-        if connector is not None:
-            connector._close()  # noqa: SLF001 (the public way needs the loop)
+        """The loop is closed, and its transports with it."""
         self._session.detach()
 
 

@@ -15,11 +15,14 @@ from counterfoil.domain.effects.reserved_effects import (
     settle_effect,
 )
 from counterfoil.domain.errors import CounterfoilError
+from counterfoil.engine.context import EngineContext
 from counterfoil.engine.queries.effect_documents import completed_effect, reserved_effect, settled_effect
+from counterfoil.engine.queries.reservation_queries import ReservationQueries
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.kinds.effects import FENCES, RESERVATIONS
+from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.read_set import Find, ReadSet
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 from counterfoil.wire.effects import EffectCompleted, EffectReserved, EffectSettled
@@ -106,9 +109,10 @@ class ForgetEffect:
 class Reservations:
     """The use cases of the effects API."""
 
-    def __init__(self, commit: GroupCommit, metrics: Metrics) -> None:
+    def __init__(self, store: Store, context: EngineContext, commit: GroupCommit, metrics: Metrics) -> None:
         self._commit = commit
         self._metrics = metrics
+        self.queries = ReservationQueries(store, context)
 
     async def reserve(self, request: ReserveEffect) -> tuple[EffectReserved, bool]:
         """The reservation or the recorded outcome, and whether the caller was granted a new reservation."""

@@ -174,6 +174,7 @@ def work_document(row: Row) -> WorkDocument:
         "next_attempt_at": optional_rfc3339(due_at) if waits else None,
         "deadline_at": optional_rfc3339(deadline_at),
         "hold": hold,
+        "waits_for": None,
         "progress": fragment(progress),
         "message": message,
         "outputs": None if result is None else parse_json(result)["outputs"],

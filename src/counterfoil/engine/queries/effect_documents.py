@@ -6,13 +6,11 @@ from typing import Any, cast
 
 from counterfoil.domain.effects.reservations import EffectState
 from counterfoil.domain.effects.reserved_effects import ReservedEffect
-from counterfoil.domain.jsontext import parse_json
 from counterfoil.domain.time import optional_rfc3339, rfc3339
-from counterfoil.store.protocol import Row
 from counterfoil.wire.effects import (
     AuditEntry,
     EffectCompleted,
-    EffectDocument,
+    EffectDetail,
     EffectReserved,
     EffectSettled,
     EffectSummary,
@@ -57,36 +55,33 @@ def settled_effect(record: ReservedEffect) -> EffectSettled:
     }
 
 
-def effect_summary(row: Row, now: int) -> EffectSummary:
-    """A record as lists show it, from a row of ``list_effects``."""
-    (tool, key, effect_class, state, fence, holder, reserved_at, window_ms, arguments_digest, expires_at,
-     outcome, recorded_at, forget_at, hits, _) = row  # fmt: skip
+def effect_summary(record: ReservedEffect, now: int) -> EffectSummary:
+    """A record as lists show it."""
     summary: dict[str, Any] = {
-        "tool": tool,
-        "key": key,
-        "class": effect_class,
-        "state": state,
-        "fence": fence,
-        "holder": holder,
-        "reserved_at": rfc3339(reserved_at),
-        "expires_at": optional_rfc3339(expires_at),
-        "lapsed": expires_at is not None and expires_at <= now,
-        "window_seconds": None if window_ms is None else window_ms // 1_000,
-        "arguments_digest": arguments_digest,
-        "recorded_at": optional_rfc3339(recorded_at),
-        "forget_at": optional_rfc3339(forget_at),
-        "hits": hits,
+        "tool": record.tool,
+        "key": record.effect_key,
+        "class": record.effect_class,
+        "state": record.state.value,
+        "fence": record.fence,
+        "holder": record.holder,
+        "reserved_at": rfc3339(record.reserved_at),
+        "expires_at": optional_rfc3339(record.expires_at),
+        "lapsed": record.has_lapsed(now),
+        "window_seconds": None if record.window_ms is None else record.window_ms // 1_000,
+        "arguments_digest": record.arguments_digest,
+        "recorded_at": optional_rfc3339(record.recorded_at),
+        "forget_at": optional_rfc3339(record.forget_at),
+        "hits": record.hits,
     }
-    _add_outcome(summary, None if outcome is None else parse_json(outcome))
+    _add_outcome(summary, record.outcome)
     return cast(EffectSummary, summary)
 
 
-def effect_document(row: Row, now: int) -> EffectDocument:
-    """A record by itself, from the row of ``get_effect``: with its audit."""
-    *listed, audit = row
-    entries = [_audit_entry(entry) for entry in parse_json(audit)]
-    shown = {**effect_summary(tuple(listed), now), "audit": entries, "audit_omitted": listed[-1] - len(entries)}
-    return cast(EffectDocument, shown)
+def effect_document(record: ReservedEffect, now: int) -> EffectDetail:
+    """A record by itself: with its audit."""
+    entries = [_audit_entry(entry) for entry in record.audit or ()]
+    shown = {**effect_summary(record, now), "audit": entries, "audit_omitted": record.audited - len(entries)}
+    return cast(EffectDetail, shown)
 
 
 def _audit_entry(entry: dict[str, Any]) -> AuditEntry:

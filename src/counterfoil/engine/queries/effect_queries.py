@@ -1,9 +1,10 @@
-"""Reading the reconciliation queue. Readers never wait for the writer."""
+"""Reading the reconciliation queue, and which items wait for which. Readers never wait for the writer."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+from counterfoil.domain.effects.reservations import IRREVERSIBLE
 from counterfoil.domain.errors import NotWaitingForReconciliation, UnknownWork
 from counterfoil.domain.flows.requests import arguments_for
 from counterfoil.domain.jsontext import parse_json
@@ -14,6 +15,9 @@ from counterfoil.engine.context import EngineContext
 from counterfoil.engine.queries.reading import converted, not_a_cursor, read, read_list
 from counterfoil.store.protocol import Row, Store
 from counterfoil.wire.effects import LastProbe, ReconciliationDocument, ReconciliationPage
+
+LAPSED = "reservation_lapsed"
+"""The cause of the unknown outcome of a reserved effect."""
 
 
 class EffectQueries:
@@ -44,6 +48,7 @@ class EffectQueries:
             step_id=step_id,
             hold=hold,
             since=since_ms,
+            now=self._context.clock(),
         )
         documents = await converted(_document, rows)
         following = None if following is None else f"{rows[-1][0]}-{rows[-1][1]}"
@@ -52,7 +57,7 @@ class EffectQueries:
     async def reconciliation(self, work_id: str) -> ReconciliationDocument:
         """One item of the queue."""
         rows = await read(self._store, "get_reconciliation", work_id=work_id)
-        if not rows or rows[0][4] is None:
+        if not rows or rows[0][5] is None:
             await self._refuse(work_id)
         return _document(rows[0])
 
@@ -63,8 +68,9 @@ class EffectQueries:
         return str(rows[0][2])
 
     async def by_hold(self) -> dict[str, tuple[int, float]]:
-        """How many items wait, and for how many seconds the oldest has, by their hold."""
-        now, rows = self._context.clock(), await read(self._store, "reconciliations_by_hold")
+        """How many items and reservations wait, and for how many seconds the oldest has, by their hold."""
+        now = self._context.clock()
+        rows = await read(self._store, "reconciliations_by_hold", now=now)
         return {hold: (count, max(0, now - since) / 1000) for hold, count, since in rows}
 
     async def _refuse(self, work_id: str) -> None:
@@ -84,8 +90,10 @@ def _cursor(cursor: str | None) -> tuple[int | None, str | None]:
 
 
 def _document(row: Row) -> ReconciliationDocument:
-    (since, work_id, flow_id, step_id, hold, cause, attempt, probed_at, probe_state, _, due_at,
-     idempotency_key, arguments, status, definition, init) = row  # fmt: skip
+    (since, _, work_id, flow_id, step_id, hold, cause, attempt, probed_at, probe_state, due_at,
+     idempotency_key, arguments, status, definition, init, *effect) = row  # fmt: skip
+    if work_id is None:
+        return _lapsed(since, attempt, *effect)
     step = StepDefinition.model_validate_json(definition)
     called_with: dict[str, Any] = parse_json(arguments) if arguments else arguments_for(step, parse_json(init or "{}"))
     last_probe = None if probed_at is None else {"at": rfc3339(probed_at), "state": probe_state}
@@ -103,4 +111,26 @@ def _document(row: Row) -> ReconciliationDocument:
         "status_url": None if step.status_url is None else mask_url(step.status_url),
         "last_probe": cast("LastProbe | None", last_probe),
         "next_probe_at": optional_rfc3339(due_at),
+    }
+
+
+def _lapsed(since: int, fence: int, tool: str, effect_key: str, holder: str) -> ReconciliationDocument:
+    """A lapsed reservation of an irreversible effect: it belongs to no flow, and has no ``status_url``."""
+    return {
+        "work_id": None,
+        "flow_id": None,
+        "step_id": None,
+        "status": "pending",
+        "hold": IRREVERSIBLE,
+        "cause": LAPSED,
+        "attempt": fence,
+        "idempotency_key": effect_key,
+        "arguments": None,
+        "since": rfc3339(since),
+        "status_url": None,
+        "last_probe": None,
+        "next_probe_at": None,
+        "tool": tool,
+        "effect_key": effect_key,
+        "holder": holder,
     }

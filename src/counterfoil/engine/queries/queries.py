@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from counterfoil.domain.effects.policies import DEDUP
 from counterfoil.domain.errors import (
     UnknownFlow,
     UnknownReceipt,
@@ -49,7 +50,7 @@ from counterfoil.wire.flows import FlowDocument, FlowResult, FlowsPage, FlowSumm
 from counterfoil.wire.journal import EventsPage
 from counterfoil.wire.schedules import ScheduleDocument, SchedulesPage
 from counterfoil.wire.steps import StepDocument
-from counterfoil.wire.work import ReceiptState, WorkDetail, WorkPage
+from counterfoil.wire.work import ReceiptState, WorkDetail, WorkDocument, WorkPage
 
 _WITHOUT_OUTCOME = frozenset({str(StepStatus.SKIPPED), str(StepStatus.CANCELLED)})
 _FINAL = frozenset(str(status) for status in FINAL_FLOWS)
@@ -95,7 +96,7 @@ class Queries:
         rows = await self._read("get_flow_steps", flow_id=flow_id)
         steps = {row[0]: flow_step_document(row) for row in rows}
         items = await self._read("work_of_flow", flow_id=flow_id)
-        for document in await converted(work_document, items):
+        for document in await self._work_documents(items):
             steps[document["step_id"]]["work"].append(document)
         for step_id, reason in (await self._reasons(flow_id, rows)).items():
             steps[step_id]["reason"] = reason
@@ -191,13 +192,24 @@ class Queries:
             if overdue:
                 query, filters["now"] = "list_overdue_work", self._context.clock()
         rows, following = await self._list(query, limit, **filters)
-        return {"work": await converted(work_document, rows), "next_cursor": following}
+        return {"work": await self._work_documents(rows), "next_cursor": following}
+
+    async def _work_documents(self, rows: list[Row]) -> list[WorkDocument]:
+        """Work items with what they wait for, which is read only if one of them waits for the result of another."""
+        documents = await converted(work_document, rows)
+        waiting = [document["work_id"] for document in documents if document["hold"] == DEDUP]
+        if waiting:
+            rows = await self._read("awaited_items", work_ids=orjson.dumps(waiting).decode())
+            awaited: dict[str, str] = {work_id: owner for work_id, owner, _ in rows}
+            for document in documents:
+                document["waits_for"] = awaited.get(document["work_id"])
+        return documents
 
     async def work_item(self, work_id: str) -> WorkDetail:
         rows = await self._read("get_work", work_id=work_id)
         if not rows:
             raise UnknownWork
-        document = work_document(rows[0])
+        [document] = await self._work_documents(rows)
         events = await self._read("journal_of_work", flow_id=document["flow_id"], work_id=work_id)
         attempts = read_attempts(events)
         return {

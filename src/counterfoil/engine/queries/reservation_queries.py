@@ -12,11 +12,13 @@ from counterfoil.domain.jsontext import JsonError, dump_json, parse_json
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.queries.effect_documents import effect_document, effect_summary
 from counterfoil.engine.queries.reading import converted, not_a_cursor, read, read_list
-from counterfoil.store.protocol import Store
-from counterfoil.wire.effects import EffectDocument, EffectPage
+from counterfoil.store.kinds.effects import LISTED_RESERVATION, read_listed_reservation, read_reservation
+from counterfoil.store.protocol import Row, Store
+from counterfoil.wire.effects import EffectDetail, EffectPage
 
 _AFTER_ALL_TOOLS = chr(0x10FFFF) * (LONGEST_KEY + 1)
 """Sorts after every tool: a range that is never open has one plan, whichever end is given."""
+_TOOL, _KEY = LISTED_RESERVATION.index("tool"), LISTED_RESERVATION.index("effect_key")
 _BY_STATE = {"pending": "list_pending_effects", "complete-failed": "list_failed_effects"}
 """States that an index of their own finds."""
 
@@ -28,12 +30,12 @@ class ReservationQueries:
         self._store = store
         self._context = context
 
-    async def effect(self, tool: str, key: str) -> EffectDocument:
+    async def effect(self, tool: str, key: str) -> EffectDetail:
         now = self._context.clock()
         rows = await read(self._store, "get_effect", effect_id=effect_id(tool, key), now=now)
         if not rows:
             raise UnknownEffect(retriable=False)
-        return effect_document(rows[0], now)
+        return effect_document(read_reservation(rows[0]), now)
 
     async def effects(
         self, *, tool: str | None = None, state: str | None = None, cursor: str | None = None, limit: int = 100
@@ -57,8 +59,8 @@ class ReservationQueries:
             now=now,
             **of_state,
         )
-        effects = await converted(lambda row: effect_summary(row, now), rows)
-        return {"effects": effects, "next_cursor": None if following is None else _cursor(rows[-1][0], rows[-1][1])}
+        effects = await converted(lambda row: effect_summary(read_listed_reservation(row), now), rows)
+        return {"effects": effects, "next_cursor": None if following is None else _cursor(rows[-1])}
 
     async def pending(self) -> tuple[int, int]:
         """How many reservations are pending: within their time to live, and past it."""
@@ -66,7 +68,9 @@ class ReservationQueries:
         return live, lapsed
 
 
-def _cursor(tool: str, key: str) -> str:
+def _cursor(row: Row) -> str:
+    """Names the last row of a page."""
+    tool, key = row[_TOOL], row[_KEY]
     return base64.urlsafe_b64encode(dump_json([tool, key])).decode().rstrip("=")
 
 

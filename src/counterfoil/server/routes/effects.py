@@ -27,7 +27,7 @@ from counterfoil.server.answers import json_response
 from counterfoil.server.auth import OPERATORS, caller
 from counterfoil.server.requests import Limit, Query, read_model, read_query
 from counterfoil.server.routes import EngineFacade, Handler, Route, SuccessAnswer
-from counterfoil.wire.effects import EffectCompleted, EffectDocument, EffectPage, EffectReserved, EffectSettled
+from counterfoil.wire.effects import EffectCompleted, EffectDetail, EffectPage, EffectReserved, EffectSettled
 
 _TOOL_SEGMENT = 4
 """Of ``/api/v1/effects/{tool}/{key}``, split at slashes."""
@@ -66,11 +66,11 @@ def effect_routes(engine: EngineFacade) -> list[Route]:
         return json_response(await engine.reservations.settle(tool, key, settlement, caller(request)))
 
     async def get_effect(request: web.Request) -> web.Response:
-        return json_response(await engine.reservation_queries.effect(*_effect(request)))
+        return json_response(await engine.reservations.queries.effect(*_effect(request)))
 
     async def list_effects(request: web.Request) -> web.Response:
         wanted = read_query(request, EffectFilters)
-        page = await engine.reservation_queries.effects(
+        page = await engine.reservations.queries.effects(
             tool=wanted.tool, state=wanted.state, cursor=wanted.cursor, limit=wanted.limit
         )
         return json_response(page)
@@ -119,7 +119,7 @@ def effect_routes(engine: EngineFacade) -> list[Route]:
             tag="effects",
             summary="Show an effect",
             description="Its state, its outcome and its audit. Tool and key are percent-encoded, slashes included.",
-            answers={200: SuccessAnswer(description="the effect", model=EffectDocument)},
+            answers={200: SuccessAnswer(description="the effect", model=EffectDetail)},
             errors=(UnknownEffect,),
         ),
         *_changing_routes(complete_effect, settle_effect),

@@ -1,4 +1,4 @@
-"""``/api/v1/reconciliations``: work items whose outcome is unknown, and that the engine never repeats by itself."""
+"""``/api/v1/reconciliations``: what has an unknown outcome, and is never repeated by the engine itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _WORK_ID = re.compile(r"[A-Za-z0-9]{1,64}")
 class ReconciliationFilters(Query):
     step: Annotated[StepId | None, Field(description="only items of this step")] = None
     hold: Annotated[
-        Literal["reconcile", "unsafe_once"] | None, Field(description="only items of this effect policy")
+        Literal["reconcile", "unsafe_once", "irreversible"] | None,
+        Field(description="only items of this effect policy; `irreversible`: lapsed reservations of such effects"),
     ] = None
     since: Annotated[
         int | None,
@@ -68,7 +69,8 @@ def reconciliation_routes(engine: EngineFacade) -> list[Route]:
             tag="reconciliations",
             summary="List work items whose outcome is unknown",
             description="The longest waiting item comes first. The engine never repeats these items by itself: a late "
-            "report, the `status_url` of the step or an operator settles them.",
+            "report, the `status_url` of the step or an operator settles them. Lapsed reservations of irreversible "
+            "effects are listed as well (`hold` is `irreversible`), and are settled through `/api/v1/effects`.",
             query=ReconciliationFilters,
             answers={200: SuccessAnswer(description="a page of the queue", model=ReconciliationPage)},
             errors=(InvalidInput,),

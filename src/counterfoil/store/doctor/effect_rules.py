@@ -1,4 +1,4 @@
-"""The doctor's rules for effects: unknown outcomes, attempts per approval, and keys that work items share."""
+"""The doctor's rules for effects: unknown outcomes, attempts per approval, shared keys, and reservations of tools."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from counterfoil.domain.effects.policies import UNKNOWN_HOLDS, UNSAFE_ONCE
+from counterfoil.domain.effects.reservations import EffectState
+from counterfoil.domain.effects.reserved_effects import FIRST_ENTRIES, LAST_ENTRIES, ReservedEffect, effect_id
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.records import Reconciliation, StepVersion, Work
 from counterfoil.domain.states import WorkStatus
@@ -79,3 +81,25 @@ _KEY_PROBLEMS = {
     "waiter": "a work item is noted as waiting for a key, but does not wait",
     "lost": "a work item waits for a key, but nothing will wake it",
 }
+
+
+def reservation_problems(record: ReservedEffect) -> Iterator[str]:
+    """What is wrong with the record of a key of a tool."""
+    if record.effect_id != effect_id(record.tool, record.effect_key):
+        yield "its id is not that of its tool and key: the key may have two reservations"
+    if record.fence < 1:
+        yield f"its fence is {record.fence}, and the first one is 1"
+    pending, free = record.state is EffectState.PENDING, record.state is EffectState.FREE
+    if pending != (record.expires_at is not None):
+        yield f"is {record.state}, and {'never' if pending else 'still'} lapses"
+    if pending == (record.recorded_at is not None):
+        yield f"is {record.state}, and has {'a' if pending else 'no'} recorded_at"
+    given = {"result"} if record.state is EffectState.SUCCEEDED else {"error"}
+    if (set() if pending or free else given) != set(record.outcome or ()):
+        yield f"is {record.state}, and its outcome is not of that state"
+    lasts = None if pending or record.window_ms is None else (record.recorded_at or 0) + record.window_ms
+    if record.forget_at != lasts:
+        yield "is not forgotten when its window ends"
+    kept = len(record.audit or ())
+    if not 0 < kept <= min(record.audited, FIRST_ENTRIES + LAST_ENTRIES):
+        yield f"has {kept} audit entries of {record.audited}"

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.records import StepVersion
 from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
-from counterfoil.store.doctor.effect_rules import key_findings
+from counterfoil.store.doctor.effect_rules import key_findings, reservation_problems
 from counterfoil.store.doctor.rules import Finding, FlowRecords, check_flow
 from counterfoil.store.journal import parse_entry
 from counterfoil.store.kinds.approvals import read_approval
-from counterfoil.store.kinds.effects import read_reconciliation
+from counterfoil.store.kinds.effects import read_reconciliation, read_reservation
 from counterfoil.store.kinds.flows import read_flow
 from counterfoil.store.kinds.gates import read_gate
 from counterfoil.store.kinds.steps import read_outputs, read_step
@@ -59,6 +59,14 @@ class Examination:
         """Every finding of some flows."""
         for flow_id, records in self._records(rows).items():
             yield from check_flow(flow_id, records, self.versions)
+
+    def check_effects(self, rows: Rows) -> Iterator[Finding]:
+        """Every finding of some reservations of tools, as ``doctor_effects`` gives them."""
+        for row in rows:
+            record = self._read(row[0], partial(read_reservation, row))
+            if record is not None:
+                for problem in reservation_problems(record):
+                    yield Finding("effects", record.effect_id, problem)
 
     def _records(self, rows: FlowRows) -> dict[str, FlowRecords]:
         flows: dict[str, FlowRecords] = {}
@@ -119,6 +127,11 @@ def lost_events(rows: Rows) -> Iterator[Finding]:
 def shared_keys(rows: Rows) -> Iterator[Finding]:
     for subject, problem in key_findings(rows):
         yield Finding("keys", subject, problem)
+
+
+def wrong_floors(rows: Rows) -> Iterator[Finding]:
+    for bucket, fence in rows:
+        yield Finding("effects", f"fence floor {bucket}", f"is {fence}, which no forgotten key has")
 
 
 def _event(flow_id: str, work_id: str | None, at: int, fields: Sequence[Any]) -> Event:

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from counterfoil.domain.effects.reservations import COMPLETE
 from counterfoil.domain.effects.reserved_effects import ReservedEffect
 from counterfoil.domain.records import DedupRecord, DedupWaiter, Reconciliation
-from counterfoil.store.kinds.columns import Columns
-from counterfoil.store.kinds.kind import ChangesOf, Kind, Load, Lock, Phase, Write, filling_pairs, of_flow, plain_kind
+from counterfoil.store.kinds.columns import Columns, Row
+from counterfoil.store.kinds.kind import (
+    ChangesOf,
+    Kind,
+    Load,
+    Lock,
+    Phase,
+    Write,
+    filling,
+    filling_pairs,
+    of_flow,
+    plain_kind,
+)
 
 RECONCILIATION_COLUMNS = Columns(Reconciliation)
 
@@ -46,12 +58,50 @@ WAITERS = plain_kind(
 )
 """Work items that wait for a key, one row each: the owner's flow and theirs are different ones."""
 
-RESERVATIONS = plain_kind(
-    "reservations",
-    Columns(ReservedEffect),
-    "effect_id",
-    lock=Lock(12, "lock_reservations", "try_lock_reservations", "another node changes the reservation of the same key"),
+RESERVATION_COLUMNS = Columns(ReservedEffect)
+LISTED_RESERVATION = RESERVATION_COLUMNS.without("audit")
+"""What lists show."""
+read_reservation = RESERVATION_COLUMNS.read
+read_listed_reservation = RESERVATION_COLUMNS.reader(LISTED_RESERVATION)
+
+_PUT = RESERVATION_COLUMNS.writer()
+_HIT = RESERVATION_COLUMNS.writer("effect_id", "hits", "audited", "audit")
+
+
+def _writes_reservations(of: ChangesOf[str, ReservedEffect]) -> Iterator[Write]:
+    """Of a record that was complete before the batch, only the hits change: its outcome is not written again."""
+    put: list[Row] = []
+    hit: list[Row] = []
+    gone: list[Row] = []
+    for key, record in sorted(of.records.items()):
+        if record is None:
+            gone.append((key,))
+        elif record.state in COMPLETE and record.recorded_at != of.changes.at:
+            hit.append(_HIT.row(record))
+        else:
+            put.append(_PUT.row(record))
+    yield Write("put_reservations", put)
+    yield Write("hit_reservations", hit)
+    yield Write("delete_reservations", gone, exact=False)
+
+
+RESERVATIONS: Kind[str, ReservedEffect] = Kind(
+    name="reservations",
+    key=lambda record: record.effect_id,
+    loads=(
+        Load(
+            name="reservations",
+            query="load_reservations",
+            columns=RESERVATION_COLUMNS.names,
+            fill=filling(lambda: RESERVATIONS, read_reservation),
+            lock=Lock(
+                12, "lock_reservations", "try_lock_reservations", "another node changes the reservation of the same key"
+            ),
+        ),
+    ),
+    writes=_writes_reservations,
     written=Phase.OTHERS + 15,
+    writers={"put_reservations": _PUT, "hit_reservations": _HIT},
 )
 """Keys of tools, with their reservations and outcomes. They belong to no flow, and are forgotten after their window."""
 

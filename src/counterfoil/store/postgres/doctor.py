@@ -6,7 +6,15 @@ import asyncio
 import threading
 
 from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.store.doctor.examination import CHUNK, Examination, FlowRows, lost_events, shared_keys, wrong_version
+from counterfoil.store.doctor.examination import (
+    CHUNK,
+    Examination,
+    FlowRows,
+    lost_events,
+    shared_keys,
+    wrong_floors,
+    wrong_version,
+)
 from counterfoil.store.doctor.rules import Finding
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Connector, explain
@@ -57,7 +65,12 @@ async def _examine(connection: Connection, access: Access, defaults: WorkDefault
     while rows := await connection.fetch(QUERIES["doctor_flows"], after, CHUNK):
         after = rows[-1][0]
         findings += examination.check(await _rows(connection, [row[1] for row in rows]))
+    last = ""
+    while rows := await connection.fetch(QUERIES["doctor_effects"], last, CHUNK):
+        last = rows[-1][0]
+        findings += examination.check_effects(rows)
     findings += examination.unreadable
+    findings += wrong_floors(await connection.fetch(QUERIES["doctor_fences"]))
     findings += lost_events(await connection.fetch(QUERIES["doctor_lost_events"]))
     findings += shared_keys(await connection.fetch(QUERIES["doctor_keys"]))
     for (flow_id,) in await connection.fetch(COORDINATION["doctor_open_flows"]):

@@ -11,7 +11,15 @@ from urllib.parse import quote
 import orjson
 
 from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.store.doctor.examination import CHUNK, Examination, FlowRows, lost_events, shared_keys, wrong_version
+from counterfoil.store.doctor.examination import (
+    CHUNK,
+    Examination,
+    FlowRows,
+    lost_events,
+    shared_keys,
+    wrong_floors,
+    wrong_version,
+)
 from counterfoil.store.doctor.rules import Finding
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
@@ -47,7 +55,12 @@ def _examine(connection: sqlite3.Connection, defaults: WorkDefaults) -> Iterator
     examination.add_versions(connection.execute(QUERIES["doctor_versions"]))
     for flow_ids in _flow_chunks(connection):
         yield from examination.check(_rows(connection, flow_ids))
+    after = ""
+    while rows := connection.execute(QUERIES["doctor_effects"], (after, CHUNK)).fetchall():
+        after = rows[-1][0]
+        yield from examination.check_effects(rows)
     yield from examination.unreadable
+    yield from wrong_floors(connection.execute(QUERIES["doctor_fences"]).fetchall())
     yield from lost_events(connection.execute(QUERIES["doctor_lost_events"]).fetchall())
     yield from shared_keys(connection.execute(QUERIES["doctor_keys"]).fetchall())
 

@@ -63,3 +63,14 @@ WHERE w.status = 'pending' AND w.hold = 'dedup' AND NOT EXISTS (
     WHERE n.work_id = w.work_id AND (d.state = 'pending' OR d.wake_at IS NOT NULL)
 )
 LIMIT 100;
+
+-- name: doctor_effects
+-- Reservations of tools, some at a time.
+SELECT
+    r.effect_id, r.tool, r.effect_key, r.effect_class, r.state, r.fence, r.holder, r.reserved_at, r.window_ms,
+    r.arguments_digest, r.expires_at, r.outcome, r.recorded_at, r.forget_at, r.hits, r.audited, r.audit
+FROM reservations AS r WHERE r.effect_id > $1 ORDER BY r.effect_id LIMIT $2;
+
+-- name: doctor_fences
+-- Fence floors that no forgotten key has.
+SELECT f.bucket, f.fence FROM fence_floors AS f WHERE f.fence < 1 OR length(f.bucket) <> 4 LIMIT 100;

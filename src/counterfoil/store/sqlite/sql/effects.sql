@@ -97,8 +97,9 @@ SELECT min(due) FROM (
 ) AS forgetting;
 
 -- name: get_reconciliation
-SELECT r.since, r.work_id, r.flow_id, r.step_id, r.hold, r.cause, r.attempt, r.probed_at, r.probe_state, r.probes, r.due_at,
-    w.idempotency_key, w.arguments, w.status, v.definition, i.init
+SELECT r.since, r.work_id AS entry_id, r.work_id, r.flow_id, r.step_id, r.hold, r.cause, r.attempt, r.probed_at,
+    r.probe_state, r.due_at, w.idempotency_key, w.arguments, w.status, v.definition, i.init,
+    NULL AS tool, NULL AS effect_key, NULL AS holder
 FROM reconciliations AS r
 JOIN work AS w ON w.work_id = r.work_id
 LEFT JOIN step_versions AS v ON v.version = w.version
@@ -106,20 +107,46 @@ LEFT JOIN flow_inputs AS i ON i.flow_id = w.flow_id
 WHERE r.work_id = :work_id;
 
 -- name: list_reconciliations
--- The reconciliation queue, the longest waiting first. Each filter is off while its parameter is null.
-SELECT r.since, r.work_id, r.flow_id, r.step_id, r.hold, r.cause, r.attempt, r.probed_at, r.probe_state, r.probes, r.due_at,
-    w.idempotency_key, w.arguments, w.status, v.definition, i.init
-FROM reconciliations AS r
-JOIN work AS w ON w.work_id = r.work_id
-LEFT JOIN step_versions AS v ON v.version = w.version
-LEFT JOIN flow_inputs AS i ON i.flow_id = w.flow_id
-WHERE r.hold IS NOT NULL
-    AND (:after_since IS NULL OR (r.since, r.work_id) > (:after_since, :after_work))
-    AND (:step_id IS NULL OR r.step_id = :step_id)
-    AND (:hold IS NULL OR r.hold = :hold)
-    AND (:since IS NULL OR r.since >= :since)
-ORDER BY r.since, r.work_id LIMIT :limit;
+-- The reconciliation queue, the longest waiting first: work items, and lapsed reservations of irreversible effects, which
+-- belong to no step. Each filter is off while its parameter is null.
+SELECT * FROM (
+    SELECT r.since, r.work_id AS entry_id, r.work_id, r.flow_id, r.step_id, r.hold, r.cause, r.attempt, r.probed_at,
+        r.probe_state, r.due_at, w.idempotency_key, w.arguments, w.status, v.definition, i.init,
+        NULL AS tool, NULL AS effect_key, NULL AS holder
+    FROM reconciliations AS r
+    JOIN work AS w ON w.work_id = r.work_id
+    LEFT JOIN step_versions AS v ON v.version = w.version
+    LEFT JOIN flow_inputs AS i ON i.flow_id = w.flow_id
+    WHERE r.hold IS NOT NULL
+        AND (:after_since IS NULL OR (r.since, r.work_id) > (:after_since, :after_work))
+        AND (:step_id IS NULL OR r.step_id = :step_id)
+        AND (:hold IS NULL OR r.hold = :hold)
+        AND (:since IS NULL OR r.since >= :since)
+    ORDER BY r.since, r.work_id LIMIT :limit
+) AS items
+UNION ALL
+SELECT * FROM (
+    SELECT e.expires_at, e.effect_id, NULL, NULL, NULL, 'irreversible', NULL, e.fence, NULL, NULL, NULL,
+        e.effect_key, NULL, e.state, NULL, NULL, e.tool, e.effect_key, e.holder
+    FROM reservations AS e
+    WHERE e.state = 'pending' AND e.effect_class = 'irreversible' AND e.expires_at <= :now
+        AND (:after_since IS NULL OR (e.expires_at, e.effect_id) > (:after_since, :after_work))
+        AND :step_id IS NULL
+        AND coalesce(:hold, 'irreversible') = 'irreversible'
+        AND (:since IS NULL OR e.expires_at >= :since)
+    ORDER BY e.expires_at, e.effect_id LIMIT :limit
+) AS effects
+ORDER BY 1, 2 LIMIT :limit;
 
 -- name: reconciliations_by_hold
--- How many items wait to be settled, and since when the oldest does, by their hold.
-SELECT hold, count(*), min(since) FROM reconciliations WHERE hold IS NOT NULL GROUP BY hold;
+-- How many items and lapsed reservations wait to be settled, and since when the oldest does, by their hold.
+SELECT hold, count(*), min(since) FROM reconciliations WHERE hold IS NOT NULL GROUP BY hold
+UNION ALL
+SELECT 'irreversible', count(*), min(expires_at) FROM reservations
+WHERE state = 'pending' AND effect_class = 'irreversible' AND expires_at <= :now HAVING count(*) > 0;
+
+-- name: awaited_items
+-- Of some work items that wait for the result of another one, which one that is, and in which flow each waits.
+SELECT w.work_id, d.work_id, w.flow_id FROM json_each(:work_ids) AS wanted
+CROSS JOIN dedup_waiters AS w ON w.work_id = wanted.value
+CROSS JOIN dedup_records AS d ON d.dedup_id = w.dedup_id WHERE d.work_id IS NOT NULL;

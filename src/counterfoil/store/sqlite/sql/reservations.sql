@@ -27,6 +27,14 @@ ON CONFLICT (effect_id) DO UPDATE SET
     outcome = excluded.outcome, recorded_at = excluded.recorded_at, forget_at = excluded.forget_at,
     hits = excluded.hits, audited = excluded.audited, audit = excluded.audit;
 
+-- name: hit_reservations
+-- A recorded outcome was given to a caller.
+UPDATE reservations SET hits = change.hits, audited = change.audited, audit = change.audit
+FROM (
+    WITH change (effect_id, hits, audited, audit) AS (VALUES :rows) SELECT * FROM change
+) AS change
+WHERE reservations.effect_id = change.effect_id AND reservations.state <> 'pending';
+
 -- name: put_fences
 -- A fence floor only rises, whichever batch writes last.
 INSERT INTO fence_floors (bucket, fence)
@@ -38,15 +46,17 @@ DELETE FROM reservations WHERE effect_id IN (VALUES :rows);
 
 -- name: get_effect
 -- The record of one key, unless it was freed or is past its window.
-SELECT r.tool, r.effect_key, r.effect_class, r.state, r.fence, r.holder, r.reserved_at, r.window_ms, r.arguments_digest,
-    r.expires_at, r.outcome, r.recorded_at, r.forget_at, r.hits, r.audited, r.audit
+SELECT
+    r.effect_id, r.tool, r.effect_key, r.effect_class, r.state, r.fence, r.holder, r.reserved_at, r.window_ms,
+    r.arguments_digest, r.expires_at, r.outcome, r.recorded_at, r.forget_at, r.hits, r.audited, r.audit
 FROM reservations AS r
 WHERE r.effect_id = :effect_id AND r.state <> 'free' AND (r.forget_at IS NULL OR r.forget_at > :now);
 
 -- name: list_effects
 -- The records of the effects API by tool and key, in a range that is never open: see engine/queries/reservation_queries.py.
-SELECT r.tool, r.effect_key, r.effect_class, r.state, r.fence, r.holder, r.reserved_at, r.window_ms, r.arguments_digest,
-    r.expires_at, r.outcome, r.recorded_at, r.forget_at, r.hits, r.audited
+SELECT
+    r.effect_id, r.tool, r.effect_key, r.effect_class, r.state, r.fence, r.holder, r.reserved_at, r.window_ms,
+    r.arguments_digest, r.expires_at, r.outcome, r.recorded_at, r.forget_at, r.hits, r.audited
 FROM reservations AS r
 WHERE r.state <> 'free' AND (:state IS NULL OR r.state = :state)
     AND (r.forget_at IS NULL OR r.forget_at > :now)
@@ -55,8 +65,9 @@ ORDER BY r.tool, r.effect_key LIMIT :limit;
 
 -- name: list_pending_effects
 -- The same of what is pending, which an index of its own finds.
-SELECT r.tool, r.effect_key, r.effect_class, r.state, r.fence, r.holder, r.reserved_at, r.window_ms, r.arguments_digest,
-    r.expires_at, r.outcome, r.recorded_at, r.forget_at, r.hits, r.audited
+SELECT
+    r.effect_id, r.tool, r.effect_key, r.effect_class, r.state, r.fence, r.holder, r.reserved_at, r.window_ms,
+    r.arguments_digest, r.expires_at, r.outcome, r.recorded_at, r.forget_at, r.hits, r.audited
 FROM reservations AS r
 WHERE r.state = 'pending'
     AND (r.forget_at IS NULL OR r.forget_at > :now)
@@ -65,8 +76,9 @@ ORDER BY r.tool, r.effect_key LIMIT :limit;
 
 -- name: list_failed_effects
 -- The same of recorded failures.
-SELECT r.tool, r.effect_key, r.effect_class, r.state, r.fence, r.holder, r.reserved_at, r.window_ms, r.arguments_digest,
-    r.expires_at, r.outcome, r.recorded_at, r.forget_at, r.hits, r.audited
+SELECT
+    r.effect_id, r.tool, r.effect_key, r.effect_class, r.state, r.fence, r.holder, r.reserved_at, r.window_ms,
+    r.arguments_digest, r.expires_at, r.outcome, r.recorded_at, r.forget_at, r.hits, r.audited
 FROM reservations AS r
 WHERE r.state = 'complete-failed'
     AND (r.forget_at IS NULL OR r.forget_at > :now)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Outcome = Literal["applied", "not_applied", "failed"]
 
-HOLDS = ["reconcile", "unsafe_once"]
+HOLDS = ["reconcile", "unsafe_once", "irreversible"]
 CHOICES = ("--applied", "--not-applied", "--failed")
 
 
@@ -38,7 +38,11 @@ def reconcile() -> None:
 
 @reconcile.command("list")
 @click.option("--step", "step_id", help="Only items of this step.")
-@click.option("--hold", type=click.Choice(HOLDS), help="Only items of this effect policy.")
+@click.option(
+    "--hold",
+    type=click.Choice(HOLDS),
+    help="Only items of this effect policy; irreversible: lapsed reservations of tools.",
+)
 @click.option("--since", help="Only items that wait since a time (2026-11-16T12:00:00Z), or for at most 15m, 2h, 1d.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--cursor", help="Continue after the previous page.")
@@ -54,7 +58,7 @@ def list_reconciliations(
     as_json: bool,
 ) -> None:
     """List the queue, the longest waiting item first: since when, why, and the last answer of its status_url."""
-    kind = cast('Literal["reconcile", "unsafe_once"] | None', hold)
+    kind = cast('Literal["reconcile", "unsafe_once", "irreversible"] | None', hold)
     page = connection.call(
         lambda client: client.reconciliations(
             step=step_id, hold=kind, since=since_time(since), cursor=cursor, limit=limit
@@ -68,7 +72,10 @@ def list_reconciliations(
     print_table(columns, map(_row, items), empty="no work item waits for reconciliation")
     if items:
         click.echo("find out what happened, then settle each:", err=True)
-        click.echo(f"  counterfoil reconcile settle WORK {' | '.join(CHOICES)}", err=True)
+        if any(item["work_id"] is not None for item in items):
+            click.echo(f"  counterfoil reconcile settle WORK {' | '.join(CHOICES)}", err=True)
+        if any(item["work_id"] is None for item in items):
+            click.echo(f"  counterfoil effects settle TOOL KEY {' | '.join(CHOICES)}", err=True)
     if page["next_cursor"]:
         click.echo(f"more: --cursor {page['next_cursor']}", err=True)
 
@@ -150,9 +157,14 @@ def _settled(outcome: Outcome, settled: SettledOutcome) -> str:
 
 
 def _row(item: Reconciliation) -> tuple[str | Text, ...]:
+    """A lapsed reservation has its tool in the place of the step, and its key in that of the arguments."""
+    if item["work_id"] is None:
+        tool, holder, key = item.get("tool", ""), item.get("holder"), item.get("effect_key", "")
+        waits = (when(item["since"]), f"{item['cause']}, {holder}", "", item["hold"], status_text(item["status"]))
+        return ("", tool, *waits, compact(key, 60))
     return (
         item["work_id"],
-        item["step_id"],
+        item["step_id"] or "",
         when(item["since"]),
         item["cause"],
         _last_probe(item) or "",

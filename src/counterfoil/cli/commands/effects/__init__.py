@@ -1,0 +1,1 @@
+"""Commands about effects: unknown outcomes of work items, and reservations of tools."""
