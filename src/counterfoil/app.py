@@ -119,6 +119,7 @@ class Counterfoil:
             rules=FlowRules(max_fan_out=settings.fan_out_limit, gate_patience_ms=settings.gate_patience_ms),
             retention=Retention(settings.retention_ms or None, settings.payload_retention_ms or None),
             reviewers=reviewers_among(settings.keys),
+            callbacks=settings.callbacks.rules,
         )
         self._transport = HttpTransport(
             egress=EgressPolicy(settings.egress_allow, settings.egress_deny, settings.egress_only),

@@ -19,6 +19,8 @@ CounterfoilError
 │   ├── UnknownPolicy
 │   ├── UnknownSubscription
 │   ├── UnknownDelivery
+│   ├── UnknownCallback
+│   ├── UnknownRelayRequest
 │   └── UnknownRoute
 ├── Invalid                 the request is wrong; the error names the place
 │   ├── InvalidResult
@@ -57,7 +59,8 @@ CounterfoilError
 │   │   ├── NotPending
 │   │   └── SameReviewer
 │   ├── NoApprovalNeeded
-│   └── SubscriptionDisabled
+│   ├── SubscriptionDisabled
+│   └── CallbackNotReplayable
 ├── Denied                  the caller is not authenticated, or not allowed to do this
 │   ├── Unauthenticated
 │   ├── Forbidden
@@ -199,6 +202,16 @@ class UnknownSubscription(Unknown):
 class UnknownDelivery(Unknown):
     code = "UNKNOWN_DELIVERY"
     default_message = "no such delivery: already delivered, or never existed"
+
+
+class UnknownCallback(Unknown):
+    code = "UNKNOWN_CALLBACK"
+    default_message = "no callback has this id: it is no longer kept, or never existed"
+
+
+class UnknownRelayRequest(Unknown):
+    code = "UNKNOWN_RELAY_REQUEST"
+    default_message = "no request with this id waits for a reply: its time is over, or it was answered already"
 
 
 class UnknownRoute(Unknown):
@@ -485,6 +498,11 @@ class SameReviewer(ReviewConflict):
 class SubscriptionDisabled(Conflict):
     code = "SUBSCRIPTION_DISABLED"
     default_message = "this subscription is disabled; PUT it with enabled: true first"
+
+
+class CallbackNotReplayable(Conflict):
+    code = "CALLBACK_NOT_REPLAYABLE"
+    default_message = "this callback cannot be replayed"
 
 
 class Denied(CounterfoilError):

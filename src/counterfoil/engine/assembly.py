@@ -12,6 +12,8 @@ from counterfoil.engine.after_commit.journal_log import log_events
 from counterfoil.engine.after_commit.streams import Streams
 from counterfoil.engine.after_commit.work_due import WorkDue
 from counterfoil.engine.approvals.service import Approvals
+from counterfoil.engine.callbacks.recorder import CallbackRecorder
+from counterfoil.engine.callbacks.service import Callbacks
 from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.cluster.membership import Membership
 from counterfoil.engine.cluster.peers import Peers
@@ -24,6 +26,7 @@ from counterfoil.engine.gate.workflows import Workflows
 from counterfoil.engine.operations import Operations
 from counterfoil.engine.policies.service import Policies
 from counterfoil.engine.probe import Readiness
+from counterfoil.engine.queries.callback_queries import CallbackQueries
 from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
@@ -101,6 +104,7 @@ def assemble(
     )
     queries, control_queries = Queries(store, context, results), ControlQueries(store, context)
     effect_queries = EffectQueries(store, context)
+    recorder = CallbackRecorder(context, store, commit, metrics)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
     return Engine(
         steps=Steps(context, commit, queries, can_verify=verifier is not None),
@@ -108,6 +112,7 @@ def assemble(
         reports=Reports(context, commit, metrics, verifier),
         workflows=Workflows(context, commit, control_queries, metrics),
         approvals=Approvals(commit, control_queries, metrics),
+        callbacks=Callbacks(context, recorder, CallbackQueries(store)),
         reconciliations=Reconciliations(context, commit, effect_queries, metrics),
         policies=Policies(context, commit, control_queries),
         schedules=Schedules(context, commit, metrics),

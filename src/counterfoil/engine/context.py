@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from counterfoil.domain.approvals.terms import Reviewers
+from counterfoil.domain.callbacks import CallbackRules
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.time import Clock
@@ -49,6 +50,7 @@ class EngineContext:
     retention: Retention = field(default_factory=Retention)
     rules: FlowRules = field(default_factory=FlowRules)
     reviewers: Reviewers = field(default_factory=Reviewers)
+    callbacks: CallbackRules = field(default_factory=CallbackRules)
     known: DefinitionCache = field(init=False)
     """Definitions, plans and the register, as far as this node has loaded them."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from counterfoil.checking.checker import ValueChecker
 from counterfoil.engine.approvals.service import Approvals
+from counterfoil.engine.callbacks.service import Callbacks
 from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.cluster.membership import Membership
 from counterfoil.engine.cluster.peers import Peers
@@ -53,6 +54,7 @@ class Engine:
     reports: Reports
     workflows: Workflows
     approvals: Approvals
+    callbacks: Callbacks
     reconciliations: Reconciliations
     policies: Policies
     schedules: Schedules
@@ -103,6 +105,7 @@ class Engine:
         keeping = asyncio.create_task(self.lease.keep_on(), name="lease")  # attempts in flight stay this node's
         try:
             left, _ = await asyncio.gather(self.dispatcher.drain(grace_seconds), self.notifier.drain(grace_seconds))
+            await self.callbacks.recorder.close()
             await self.commit.close()
             self.checker.close()
             await self.readiness.close()

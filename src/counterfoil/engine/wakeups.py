@@ -19,6 +19,7 @@ class SweepName(StrEnum):
     PROBES = "probes"
     DEDUP = "dedup"
     FORGETTING = "forgetting"
+    CALLBACKS = "callbacks"
     RETENTION = "retention"
 
 

@@ -18,6 +18,7 @@ from counterfoil.server.auth import CALLER, Guard, KeyRing
 from counterfoil.server.problems import problem_response
 from counterfoil.server.routes import EngineFacade, Handler, Route
 from counterfoil.server.routes.approvals import approval_routes
+from counterfoil.server.routes.callbacks import callback_routes
 from counterfoil.server.routes.docs_page import docs_routes, openapi_route
 from counterfoil.server.routes.flows import flow_routes
 from counterfoil.server.routes.gate.checkpoints import checkpoint_routes
@@ -55,6 +56,7 @@ def api_routes(engine: EngineFacade) -> list[Route]:
         *step_routes(engine),
         *flow_routes(engine),
         *work_routes(engine),
+        *callback_routes(engine),
         *schedule_routes(engine),
         *workflow_step_routes(engine),
         *checkpoint_routes(engine),
@@ -79,7 +81,7 @@ def register(app: web.Application, routes: Iterable[Route], guard: Guard, engine
         for route in members:
             handler = route.handler if route.bare else guarded(route, guard, engine)
             for method in (route.method, "HEAD") if route.method == "GET" else (route.method,):
-                resource.add_route(method, handler, expect_handler=_expect)
+                resource.add_route(method, handler, expect_handler=_expect_for_webhook if route.bare else _expect)
                 allowed.add(method)
         bare = any(route.bare for route in members)
         resource.add_route("OPTIONS", _options(", ".join(sorted(allowed)), None if bare else guard))
@@ -130,6 +132,13 @@ async def _expect(request: web.Request) -> web.Response | None:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer has not begun yet
     return None
+
+
+async def _expect_for_webhook(request: web.Request) -> web.Response | None:
+    """The same, but a body that is too large is left to the handler: it refuses it unread, and the inbox is told."""
+    if (request.content_length or 0) > request.client_max_size:
+        return None
+    return await _expect(request)
 
 
 def _waiting_ends(engine: EngineFacade, throttle: KeyThrottle) -> Callable[[web.Application], Awaitable[None]]:

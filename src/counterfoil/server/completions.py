@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from counterfoil.domain.callbacks import IGNORED, CallbackKind
 from counterfoil.domain.errors import CounterfoilError
-from counterfoil.engine.work.complete import Completion
+from counterfoil.domain.work.decisions import Verdict
+from counterfoil.engine.callbacks.recorder import Arrival, CallbackRecorder
+from counterfoil.engine.work.complete import Completion, HeartbeatAnswer
+from counterfoil.server.problems import status_of
 
 Resolve = Callable[[Completion | CounterfoilError], None]
 Headers = Callable[[], Mapping[str, str]]
+Source = Callable[[], str | None]
+"""The address that a request came from; None: its connection is closed."""
 
 
 class CompletionIntake(Protocol):
@@ -25,12 +31,39 @@ class CompletionIntake(Protocol):
         """
         ...
 
-    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
+    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve, source: Source) -> bool:
         """Submit a completion if nothing can refuse it before the commit; ``resolve`` is called after the commit.
 
-        False: nothing was submitted, the request must take the ordinary path. ``headers`` is called if they are needed.
+        False: nothing was submitted, the request must take the ordinary path. ``headers`` and ``source`` are called if
+        they are needed.
         """
         ...
+
+
+class CallbackNotes:
+    """Tells the inbox of callbacks and how each was answered; of accepted ones only if it keeps their bodies."""
+
+    def __init__(self, recorder: CallbackRecorder) -> None:
+        self._recorder = recorder
+        self.notes_accepted = recorder.keeps_accepted
+
+    def refused(self, kind: CallbackKind, error: CounterfoilError, arrival: Arrival) -> None:
+        self._recorder.note(kind, error.code, status_of(type(error)), arrival)
+
+    def completed(self, answer: Completion | CounterfoilError, arrival: Arrival) -> None:
+        if isinstance(answer, CounterfoilError):
+            self.refused(CallbackKind.COMPLETION, answer, arrival)
+        elif answer.verdict is not Verdict.ACCEPTED:
+            self._recorder.note(CallbackKind.COMPLETION, answer.verdict.value, 200, arrival)
+        elif self.notes_accepted:
+            self._recorder.note(CallbackKind.COMPLETION, answer.verdict.value, 200, arrival, answer.recorded_at)
+
+    def beaten(self, answer: HeartbeatAnswer, arrival: Arrival) -> None:
+        """A heartbeat for work that was cancelled is answered and changes nothing."""
+        if answer.cancel_requested:
+            self._recorder.note(CallbackKind.HEARTBEAT, IGNORED, 200, arrival)
+        elif self.notes_accepted and answer.journaled_at is not None:
+            self._recorder.note(CallbackKind.HEARTBEAT, Verdict.ACCEPTED.value, 200, arrival, answer.journaled_at)
 
 
 def completion_text(completion: Completion, flow_id: str, step_id: str) -> str:

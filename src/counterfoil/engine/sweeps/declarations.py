@@ -81,6 +81,12 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
         ),
         *_sweeps_of_effects(engine),
         Sweep(
+            SweepName.CALLBACKS,
+            search=_searched(engine.callbacks.old, when=lambda: engine.callbacks.kept_ms is not None),
+            next_due=engine.callbacks.next_old,
+            pauses=True,
+        ),
+        Sweep(
             SweepName.RETENTION,
             search=retention.search,
             next_due=retention.next_due,

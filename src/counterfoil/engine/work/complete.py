@@ -1,4 +1,4 @@
-"""Completing work by webhook: one report against one receipt."""
+"""Completing work: one report against one receipt, or by an operator."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from counterfoil.domain.effects.reconciling import counting_granted
-from counterfoil.domain.errors import UnknownReceipt
+from counterfoil.domain.errors import UnknownReceipt, UnknownWork, WorkNotActive
 from counterfoil.domain.flows.settle import settle
 from counterfoil.domain.records import GATED
-from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.states import FINAL_WORK, WorkStatus
 from counterfoil.domain.time import rfc3339
 from counterfoil.domain.work.decisions import RetryRules, Verdict, beat, report
 from counterfoil.domain.work.results import Heartbeat, StepResult
@@ -68,11 +68,67 @@ class Complete:
 
 
 @dataclass(slots=True)
+class OperatorCompletion:
+    """What an operator's report is answered with, and the ids that the answer names."""
+
+    completion: Completion
+    flow_id: str
+    step_id: str
+
+
+class CompleteAsOperator:
+    """Decide a StepResult that an operator gives without the receipt: the same decisions, and the journal says by whom.
+
+    A work item that waits for its sub-flow has its outcome from there alone.
+    """
+
+    __slots__ = ("_by", "_replay_of", "_result", "_retry", "_work_id")
+
+    def __init__(
+        self, work_id: str, result: StepResult, retry: RetryRules, by: str, replay_of: str | None = None
+    ) -> None:
+        self._work_id = work_id
+        self._result = result
+        self._retry = retry
+        self._by = by
+        """The name of the API key."""
+        self._replay_of = replay_of
+
+    def needs(self, needs: ReadSet) -> None:
+        needs.work.add(self._work_id)
+
+    def decide(self, unit: UnitOfWork, now: int) -> OperatorCompletion:
+        work = unit.find_work(self._work_id)
+        if work is None:
+            raise UnknownWork
+        if work.version == GATED:
+            raise UnknownWork("an agent runs this step: it is completed through the gate")
+        step = unit.version(work.version)
+        if step.definition.kind == "flow" and work.status not in FINAL_WORK:
+            raise WorkNotActive("this work item is completed by its sub-flow", status=work.status, recorded_at=None)
+        retry = self._retry if self._result.success else counting_granted(unit, work, step, self._retry)
+        verdict, events = report(work, self._result, step, retry, now, unit.findings, via="operator")
+        for event in events:
+            event.data["by"] = self._by
+            if self._replay_of is not None:
+                event.data["replay_of"] = self._replay_of
+            unit.record(event)
+        if events:
+            settle(unit, work.flow_id, now)
+        after = unit.work(self._work_id)
+        recorded_at = now if events else after.recorded_at
+        completion = Completion(verdict, after.status, recorded_at, work.sent_at)
+        return OperatorCompletion(completion, work.flow_id, work.step_id)
+
+
+@dataclass(slots=True)
 class HeartbeatAnswer:
     """When the next heartbeat is due, and whether the work was cancelled."""
 
     deadline_at: int | None
     cancel_requested: bool
+    journaled_at: int | None = None
+    """The time of its event; None: the journal has none."""
 
 
 class Beat:
@@ -98,7 +154,9 @@ class Beat:
         step = unit.version(work.version)
         if step.definition.require_signature and self._verify is not None:
             self._verify(now)
-        for event in beat(work, self._heartbeat, step, now, journaled=self._journaled):
+        events = beat(work, self._heartbeat, step, now, journaled=self._journaled)
+        for event in events:
             unit.record(event)
         work = unit.work(self._work_id)
-        return HeartbeatAnswer(work.deadline_at, work.status is WorkStatus.CANCELLED)
+        journaled_at = now if events and events[-1].journaled else None
+        return HeartbeatAnswer(work.deadline_at, work.status is WorkStatus.CANCELLED, journaled_at)

@@ -9,7 +9,14 @@ from counterfoil.domain.errors import CounterfoilError, InvalidSignature, Unavai
 from counterfoil.domain.work.decisions import Verdict
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.work.complete import Beat, Complete, Completion, HeartbeatAnswer
+from counterfoil.engine.work.complete import (
+    Beat,
+    Complete,
+    CompleteAsOperator,
+    Completion,
+    HeartbeatAnswer,
+    OperatorCompletion,
+)
 from counterfoil.engine.work.heartbeats import HeartbeatPace
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.commit import GroupCommit
@@ -59,6 +66,14 @@ class Reports:
             raise
         self._count(completion)
         return completion
+
+    async def complete_as_operator(
+        self, work_id: str, result: StepResult, by: str, replay_of: str | None = None
+    ) -> OperatorCompletion:
+        """Record a report that an operator gives; ``by`` is the name of the API key, ``replay_of`` a callback."""
+        self._require_accepting()
+        command = CompleteAsOperator(work_id, result, self._context.retry_rules_for(result), by, replay_of)
+        return await self._commit.submit(command)
 
     def take_completion(
         self,

@@ -5,9 +5,12 @@ This is the hot path: a handler does no more than read, validate, submit and ans
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aiohttp import web
 from pydantic import ValidationError
 
+from counterfoil.domain.callbacks import CallbackKind
 from counterfoil.domain.errors import (
     AlreadyFailed,
     AlreadySucceeded,
@@ -25,9 +28,12 @@ from counterfoil.domain.errors import (
 )
 from counterfoil.domain.jsontext import is_ordinary
 from counterfoil.domain.time import optional_rfc3339
+from counterfoil.domain.work.decisions import Verdict
 from counterfoil.domain.work.results import Heartbeat, StepResult
+from counterfoil.engine.callbacks.recorder import Arrival
+from counterfoil.engine.work.complete import Completion, HeartbeatAnswer
 from counterfoil.server.answers import json_answer, json_response
-from counterfoil.server.completions import Headers, Resolve, completion_text
+from counterfoil.server.completions import CallbackNotes, Headers, Resolve, Source, completion_text
 from counterfoil.server.requests import parse_body, read_body, require_json, validate
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
 from counterfoil.wire.work import HeartbeatTaken, ReceiptState, ReportTaken
@@ -46,6 +52,7 @@ _REFUSALS = (
     UnsupportedMediaType,
     PayloadTooLarge,
 )
+_ACCEPTED = Verdict.ACCEPTED
 _EXAMPLE = {"success": True, "outputs": {"text": "hello"}}
 
 
@@ -57,12 +64,32 @@ async def _read_report(request: web.Request) -> bytes:
         raise UndecodableResult(errors=[{"place": "body", "message": error.message}]) from None
 
 
+@dataclass(slots=True)
+class _Received:
+    """A request as far as it was read: what the inbox is told of it, wherever it ends."""
+
+    request: web.Request
+    work_id: str | None = None
+    body: bytes | None = None
+
+    def arrival(self) -> Arrival:
+        request = self.request
+        return Arrival(
+            work_id=self.work_id,
+            body=self.body,
+            announced=request.content_length,
+            source=request.remote,
+            traceparent=request.headers.get("traceparent"),
+        )
+
+
 class WebhookIntake:
     """Takes completions from the fast path if nothing can refuse them before the commit."""
 
     def __init__(self, engine: EngineFacade, max_body_bytes: int) -> None:
         self.max_body_bytes = max_body_bytes
         self._engine = engine
+        self._notes = CallbackNotes(engine.callbacks.recorder)
         self._work_id_of = engine.context.receipts.work_id_of_bytes
         self._read = StepResult.__pydantic_validator__.validate_json  # what ``model_validate_json`` calls
 
@@ -70,7 +97,7 @@ class WebhookIntake:
         """The work item of a valid receipt; None also while the engine stops."""
         return self._work_id_of(flow_id, step_id, token) if self._engine.accepting else None
 
-    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
+    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve, source: Source) -> bool:
         """Validate and submit a completion; False: the ordinary route finds out what is wrong with it."""
         engine = self._engine
         if len(body) > self.max_body_bytes or not engine.accepting or not is_ordinary(body):
@@ -79,8 +106,15 @@ class WebhookIntake:
             result = self._read(body)
         except ValidationError:
             return False
-        reports = engine.reports
-        taken = reports.take_completion(work_id, result, lambda now: reports.verify(headers(), body, now), resolve)
+        reports, notes = engine.reports, self._notes
+
+        def resolved(answer: Completion | CounterfoilError) -> None:
+            if notes.notes_accepted or answer.__class__ is not Completion or answer.verdict is not _ACCEPTED:
+                seen = headers().get("traceparent")
+                notes.completed(answer, Arrival(work_id=work_id, body=body, source=source(), traceparent=seen))
+            resolve(answer)
+
+        taken = reports.take_completion(work_id, result, lambda now: reports.verify(headers(), body, now), resolved)
         if taken:
             engine.metrics.completion_arrived("fast")
         return taken
@@ -91,20 +125,33 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _completion_routes(engine: EngineFacade) -> list[Route]:
+    notes = CallbackNotes(engine.callbacks.recorder)
+
     async def complete(request: web.Request, flow_id: str, step_id: str, token: str) -> web.Response:
         engine.metrics.completion_arrived("ordinary")
+        received = _Received(request)
         try:
-            work_id = engine.reports.work_of(flow_id, step_id, token)
+            completion = await decide(received, flow_id, step_id, token)
+        except CounterfoilError as error:
+            notes.completed(error, received.arrival())
+            raise
+        if notes.notes_accepted or completion.verdict is not _ACCEPTED:
+            notes.completed(completion, received.arrival())
+        return json_answer(completion_text(completion, flow_id, step_id).encode())
+
+    async def decide(received: _Received, flow_id: str, step_id: str, token: str) -> Completion:
+        request = received.request
+        try:
+            received.work_id = work_id = engine.reports.work_of(flow_id, step_id, token)
             require_json(request)
-            body = await _read_report(request)
+            received.body = body = await _read_report(request)
             result = validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
         except CounterfoilError as error:
             engine.metrics.completed(error.code)
             raise
-        completion = await engine.reports.complete(
+        return await engine.reports.complete(
             work_id, result, lambda now: engine.reports.verify(request.headers, body, now)
         )
-        return json_answer(completion_text(completion, flow_id, step_id).encode())
 
     async def complete_work(request: web.Request) -> web.Response:
         match = request.match_info
@@ -153,18 +200,31 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _receipt_routes(engine: EngineFacade) -> list[Route]:
-    async def beat_work(request: web.Request) -> web.Response:
+    notes = CallbackNotes(engine.callbacks.recorder)
+
+    async def beat(received: _Received) -> HeartbeatAnswer:
+        request, body = received.request, b""
         match = request.match_info
-        work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
-        body = b""
+        received.work_id = work_id = engine.reports.work_of(
+            match["flow_id"], match["step_id"], match["receipt_token"]
+        )
         if request.body_exists:
-            body = await _read_report(request)
+            received.body = body = await _read_report(request)
             if body:
                 require_json(request)
         heartbeat = validate(Heartbeat, parse_body(body, InvalidResult), InvalidResult) if body else Heartbeat()
-        answer = await engine.reports.heartbeat(
+        return await engine.reports.heartbeat(
             work_id, heartbeat, lambda now: engine.reports.verify(request.headers, body, now)
         )
+
+    async def beat_work(request: web.Request) -> web.Response:
+        received = _Received(request)
+        try:
+            answer = await beat(received)
+        except CounterfoilError as error:
+            notes.refused(CallbackKind.HEARTBEAT, error, received.arrival())
+            raise
+        notes.beaten(answer, received.arrival())
         return json_response(
             {"deadline_at": optional_rfc3339(answer.deadline_at), "cancel_requested": answer.cancel_requested}
         )

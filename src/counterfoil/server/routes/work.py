@@ -8,19 +8,28 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
 from counterfoil.domain.errors import (
+    AlreadyFailed,
+    AlreadySucceeded,
+    ConflictingResult,
     FlowNotFailed,
     InvalidInput,
+    InvalidResult,
     PayloadTooLarge,
     UnknownWork,
     UnsupportedMediaType,
+    WorkCancelled,
+    WorkNotActive,
     WorkNotFailed,
 )
 from counterfoil.domain.flows.requests import RedriveRequest
-from counterfoil.server.answers import json_response
-from counterfoil.server.auth import OPERATORS
+from counterfoil.domain.work.results import StepResult
+from counterfoil.engine.work.complete import OperatorCompletion
+from counterfoil.server.answers import json_answer, json_response
+from counterfoil.server.auth import OPERATORS, caller
+from counterfoil.server.completions import completion_text
 from counterfoil.server.requests import WorkFilters, read_model, read_optional_model, read_query
 from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
-from counterfoil.wire.work import WorkDetail, WorkPage, WorkRedriven, WorkRedrivenByFilter
+from counterfoil.wire.work import ReportTaken, WorkDetail, WorkPage, WorkRedriven, WorkRedrivenByFilter
 
 _WORK_ID = re.compile(r"[A-Za-z0-9._~:-]{1,200}")
 
@@ -29,6 +38,17 @@ class RedriveWorkBody(BaseModel):
     """``POST /api/v1/work/{work_id}/redrive``; the body is optional."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+COMPLETION_REFUSALS = (
+    *(UnknownWork, AlreadySucceeded, AlreadyFailed, ConflictingResult, WorkCancelled, WorkNotActive),
+    *(InvalidResult, UnsupportedMediaType, PayloadTooLarge),
+)
+
+
+def completion_answer(answer: OperatorCompletion) -> web.Response:
+    """The same answer as the webhook's."""
+    return json_answer(completion_text(answer.completion, answer.flow_id, answer.step_id).encode())
 
 
 def work_routes(engine: EngineFacade) -> list[Route]:
@@ -56,7 +76,28 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             await engine.flows.redrive_matching(await read_model(request, RedriveRequest, InvalidInput))
         )
 
+    async def complete_work_item(request: web.Request) -> web.Response:
+        work_id = _work_id(request)
+        result = await read_model(request, StepResult, InvalidResult)
+        return completion_answer(await engine.reports.complete_as_operator(work_id, result, caller(request)))
+
     return [
+        Route(
+            method="POST",
+            path="/api/v1/work/{work_id}/complete",
+            handler=complete_work_item,
+            tag="work",
+            summary="Report the result of a work item as an operator",
+            description="The same result and the same verdicts as at the webhook, without the receipt and without a "
+            "signature. The journal names the API key. A work item of kind `flow` is completed by its sub-flow alone.",
+            request=StepResult,
+            example={"success": True, "outputs": {"text": "hello"}},
+            answers={
+                200: SuccessAnswer(description="recorded, or a repeat without effect: see `verdict`", model=ReportTaken)
+            },
+            errors=COMPLETION_REFUSALS,
+            roles=OPERATORS,
+        ),
         Route(
             method="POST",
             path="/api/v1/work/redrive",

@@ -49,6 +49,9 @@ DELETE FROM dedup_waiters WHERE flow_id = ANY($1::text[]);
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);
 
+-- name: prune_callbacks
+DELETE FROM callbacks WHERE flow_id = ANY($1::text[]);
+
 -- name: prune_work
 DELETE FROM work WHERE flow_id = ANY($1::text[])
 RETURNING work_id;
@@ -102,6 +105,10 @@ UPDATE approvals SET arguments = NULL WHERE flow_id = ANY($1::text[]);
 -- name: empty_deliveries
 -- An undelivered message is payload of the flow, too.
 DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_callbacks
+-- Without its journal nothing tells which callbacks were accepted: the others go as well.
+DELETE FROM callbacks WHERE flow_id = ANY($1::text[]);
 
 -- name: empty_flows
 UPDATE flows SET pruned_at = change.pruned_at, revision = flows.revision + 1

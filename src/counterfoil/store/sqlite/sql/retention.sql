@@ -48,6 +48,9 @@ DELETE FROM dedup_waiters WHERE flow_id IN (VALUES :rows);
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);
 
+-- name: prune_callbacks
+DELETE FROM callbacks WHERE flow_id IN (VALUES :rows);
+
 -- name: prune_work
 DELETE FROM work WHERE flow_id IN (VALUES :rows);
 
@@ -95,6 +98,10 @@ UPDATE approvals SET arguments = NULL WHERE flow_id IN (VALUES :rows);
 -- name: empty_deliveries
 -- An undelivered message is payload of the flow, too.
 DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);
+
+-- name: empty_callbacks
+-- Without its journal nothing tells which callbacks were accepted: the others go as well.
+DELETE FROM callbacks WHERE flow_id IN (VALUES :rows);
 
 -- name: empty_flows
 UPDATE flows SET pruned_at = change.pruned_at
