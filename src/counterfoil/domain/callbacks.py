@@ -1,7 +1,7 @@
 """Callbacks: what arrived at a webhook, heartbeat or hook URL, and what the engine answered.
 
-The journal has every accepted callback already: ``accepted_in`` reads one from an event. All others (refused, duplicate,
-stale, ignored) become ``Callback`` records. Neither ever holds a token.
+The journal has every accepted callback already: ``accepted_in`` reads one from an event. All others (refused,
+duplicate, stale, ignored) become ``Callback`` records. Neither ever holds a token.
 """
 
 from __future__ import annotations

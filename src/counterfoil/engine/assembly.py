@@ -82,8 +82,7 @@ def assemble(
     """Make an engine on an opened store."""
     limits = limits or Limits()
     feed, wakeups, shortage, sizer = Feed(), Wakeups(), Shortage("dispatch"), BatchSizer(store.batches)
-    slots = Slots(limits.dispatches, limits.dispatches_per_host)
-    room = SendingRoom(slots, wakeups)
+    room = SendingRoom(slots := Slots(limits.dispatches, limits.dispatches_per_host), wakeups)
     lease = Lease(store, context, limits.lease_ms)
     results = Results(store, lambda: not lease.others)
     peers = Peers(store, context, lease, feed, results, wakeups, room, sizer)
@@ -104,7 +103,6 @@ def assemble(
     )
     queries, control_queries = Queries(store, context, results), ControlQueries(store, context)
     effect_queries = EffectQueries(store, context)
-    recorder = CallbackRecorder(context, store, commit, metrics)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
     return Engine(
         steps=Steps(context, commit, queries, can_verify=verifier is not None),
@@ -112,7 +110,7 @@ def assemble(
         reports=Reports(context, commit, metrics, verifier),
         workflows=Workflows(context, commit, control_queries, metrics),
         approvals=Approvals(commit, control_queries, metrics),
-        callbacks=Callbacks(context, recorder, CallbackQueries(store)),
+        callbacks=Callbacks(context, CallbackRecorder(context, store, commit, metrics), CallbackQueries(store)),
         reconciliations=Reconciliations(context, commit, effect_queries, metrics),
         policies=Policies(context, commit, control_queries),
         schedules=Schedules(context, commit, metrics),

@@ -8,6 +8,7 @@ from typing import Protocol
 from counterfoil.domain.callbacks import IGNORED, CallbackKind
 from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.work.decisions import Verdict
+from counterfoil.engine import Engine
 from counterfoil.engine.callbacks.recorder import Arrival, CallbackRecorder
 from counterfoil.engine.work.complete import Completion, HeartbeatAnswer
 from counterfoil.server.problems import status_of
@@ -43,9 +44,16 @@ class CompletionIntake(Protocol):
 class CallbackNotes:
     """Tells the inbox of callbacks and how each was answered; of accepted ones only if it keeps their bodies."""
 
-    def __init__(self, recorder: CallbackRecorder) -> None:
-        self._recorder = recorder
-        self.notes_accepted = recorder.keeps_accepted
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def notes_accepted(self) -> bool:
+        return self._recorder.keeps_accepted
+
+    @property
+    def _recorder(self) -> CallbackRecorder:
+        return self._engine.callbacks.recorder
 
     def refused(self, kind: CallbackKind, error: CounterfoilError, arrival: Arrival) -> None:
         self._recorder.note(kind, error.code, status_of(type(error)), arrival)

@@ -46,7 +46,7 @@ class CallbackSettings(BaseModel):
         7 * DAY_MS,
         ge=0,
         le=100 * YEAR_MS,
-        description="How long recorded callbacks are kept, at most as long as their flow; 0: as long as max_rows allows.",
+        description="How long recorded callbacks are kept, at most as long as their flow; 0: until there are max_rows.",
     )
 
     @property

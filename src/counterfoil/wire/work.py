@@ -139,7 +139,8 @@ class CallbackDocument(TypedDict):
 class CallbackPage(TypedDict):
     callbacks: list[CallbackDocument]
     next_cursor: Annotated[
-        str | None, described("null: this is the last page. A page with a cursor may be shorter than its limit, or empty")
+        str | None,
+        described("null: this is the last page. A page with a cursor may be shorter than its limit, or empty"),
     ]
 
 

@@ -31,6 +31,7 @@ TABLES = {
     "reconciliations": ("work_id",),
     "dedup_records": ("dedup_id",),
     "dedup_waiters": ("work_id",),
+    "callbacks": ("ordinal",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -135,4 +136,11 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         ("d2", "job", "k", "pending", "w2", "a", None, None, None, 1, 5),
     ],
     "dedup_waiters": [("w3", "z", "d2", LARGEST)],
+    "callbacks": [
+        (
+            *(3, "c1", LARGEST, "completion", "ALREADY_SUCCEEDED", 400, "z", "räuber", "w1", 2),
+            *(LARGEST, "sha256:0f", "::1", "4bf92f3577b34da6a3ce929d0e0e4736", '{"success":true,"outputs":{"n":"ë"}}'),
+        ),
+        (7, "c2", 1, "heartbeat", "UNKNOWN_RECEIPT", 404, None, None, None, None, None, None, None, None, None),
+    ],
 }

@@ -28,7 +28,7 @@ class RecordCallbacks:
     def needs(self, needs: ReadSet) -> None:
         needs.finds.add(self._surplus)
 
-    def decide(self, unit: UnitOfWork, now: int) -> int:  # noqa: ARG002 (each has its own time)
+    def decide(self, unit: UnitOfWork, now: int) -> int:
         """How many were written."""
         records = unit.records(CALLBACKS)
         for (callback_id,) in unit.found(self._surplus):
@@ -47,6 +47,6 @@ class ForgetCallback:
     def needs(self, needs: ReadSet) -> None:
         """Nothing: what the search has found is there."""
 
-    def decide(self, unit: UnitOfWork, now: int) -> bool:  # noqa: ARG002 (the search looked at the time)
+    def decide(self, unit: UnitOfWork, now: int) -> bool:
         unit.records(CALLBACKS).put(self.callback_id, None)
         return True

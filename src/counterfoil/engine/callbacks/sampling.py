@@ -1,7 +1,7 @@
 """Which callbacks are recorded when there are very many: a flood must not fill the database.
 
-Anybody can send unknown receipts, so all of them share one rate. Repeats for one work item need its receipt, so each
-item has a rate of its own. The counts are in the memory of this node.
+Every client can send unknown receipts, so all of them share one rate. Repeats for one work item need its receipt, so
+each item has a rate of its own. The counts are in the memory of this node.
 """
 
 from __future__ import annotations

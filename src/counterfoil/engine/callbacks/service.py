@@ -39,7 +39,9 @@ class Callbacks:
         await self.recorder.flush()
         callback = await self._queries.callback(callback_id)
         if callback.kind == CallbackKind.HEARTBEAT:
-            raise CallbackNotReplayable("a heartbeat says that a worker is alive now: only the worker can send it again")
+            raise CallbackNotReplayable(
+                "a heartbeat says that a worker is alive now: only the worker can send it again"
+            )
         if callback.work_id is None:
             raise CallbackNotReplayable("its receipt is unknown, so there is no work item to replay it for")
         if callback.body is None:

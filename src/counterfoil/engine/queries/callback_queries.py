@@ -106,7 +106,9 @@ class CallbackQueries:
         stored = await self._stored(filters, position, limit + 1)
         listed, position, more = _merged(walked, stored, position, limit)
         kept = await self._kept([each for each in listed if isinstance(each, AcceptedCallback)])
-        documents = [_accepted(each, kept) if isinstance(each, AcceptedCallback) else _document(each) for each in listed]
+        documents = [
+            _document(each if isinstance(each, Callback) else _complete(each, _taken(each, kept))) for each in listed
+        ]
         return {"callbacks": documents, "next_cursor": str(position) if more else None}
 
     async def callback(self, callback_id: str) -> Callback:
@@ -118,8 +120,7 @@ class CallbackQueries:
                 raise UnknownCallback
             return CALLBACK_COLUMNS.read(rows[0])
         found = await self._in_journal(int(number[1]))
-        kept = (await self._kept([found]))[found.kind, found.work_id, found.at]
-        return _complete(found, kept[0] if kept else None)
+        return _complete(found, _taken(found, await self._kept([found])))
 
     async def _in_journal(self, number: int) -> AcceptedCallback:
         rows = await read(self._store, "journal_entry", seq=number // MOST_EVENTS)
@@ -263,9 +264,10 @@ def _merged(
     return listed, _Position(number, at, ordinal), more
 
 
-def _accepted(found: AcceptedCallback, kept: dict[tuple[Any, ...], deque[Callback]]) -> CallbackDocument:
+def _taken(found: AcceptedCallback, kept: dict[tuple[Any, ...], deque[Callback]]) -> Callback | None:
+    """What is kept of an accepted callback. Of several in one millisecond, each is taken once."""
     own = kept.get((found.kind, found.work_id, found.at))
-    return _document(_complete(found, own.popleft() if own else None))
+    return own.popleft() if own else None
 
 
 def _complete(found: AcceptedCallback, kept: Callback | None) -> Callback:

@@ -80,12 +80,7 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
             next_due=partial(_next_delivery, engine),
         ),
         *_sweeps_of_effects(engine),
-        Sweep(
-            SweepName.CALLBACKS,
-            search=_searched(engine.callbacks.old, when=lambda: engine.callbacks.kept_ms is not None),
-            next_due=engine.callbacks.next_old,
-            pauses=True,
-        ),
+        *_sweeps_of_callbacks(engine),
         Sweep(
             SweepName.RETENTION,
             search=retention.search,
@@ -112,6 +107,17 @@ def _sweeps_of_effects(engine: Engine) -> list[Sweep]:
             SweepName.FORGETTING,
             search=_searched(engine.reconciliations.forgettable),
             next_due=_time(lambda: engine.store.read("next_forgetting")),
+        ),
+    ]
+
+
+def _sweeps_of_callbacks(engine: Engine) -> list[Sweep]:
+    return [
+        Sweep(
+            SweepName.CALLBACKS,
+            search=_searched(engine.callbacks.old, when=lambda: engine.callbacks.kept_ms is not None),
+            next_due=engine.callbacks.next_old,
+            pauses=True,
         ),
     ]
 

@@ -89,7 +89,8 @@ class WebhookIntake:
     def __init__(self, engine: EngineFacade, max_body_bytes: int) -> None:
         self.max_body_bytes = max_body_bytes
         self._engine = engine
-        self._notes = CallbackNotes(engine.callbacks.recorder)
+        self._notes = CallbackNotes(engine)
+        self._notes_accepted = self._notes.notes_accepted
         self._work_id_of = engine.context.receipts.work_id_of_bytes
         self._read = StepResult.__pydantic_validator__.validate_json  # what ``model_validate_json`` calls
 
@@ -106,10 +107,10 @@ class WebhookIntake:
             result = self._read(body)
         except ValidationError:
             return False
-        reports, notes = engine.reports, self._notes
+        reports, notes, notes_accepted = engine.reports, self._notes, self._notes_accepted
 
         def resolved(answer: Completion | CounterfoilError) -> None:
-            if notes.notes_accepted or answer.__class__ is not Completion or answer.verdict is not _ACCEPTED:
+            if notes_accepted or answer.__class__ is not Completion or answer.verdict is not _ACCEPTED:
                 seen = headers().get("traceparent")
                 notes.completed(answer, Arrival(work_id=work_id, body=body, source=source(), traceparent=seen))
             resolve(answer)
@@ -125,7 +126,7 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _completion_routes(engine: EngineFacade) -> list[Route]:
-    notes = CallbackNotes(engine.callbacks.recorder)
+    notes = CallbackNotes(engine)
 
     async def complete(request: web.Request, flow_id: str, step_id: str, token: str) -> web.Response:
         engine.metrics.completion_arrived("ordinary")
@@ -200,14 +201,12 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _receipt_routes(engine: EngineFacade) -> list[Route]:
-    notes = CallbackNotes(engine.callbacks.recorder)
+    notes = CallbackNotes(engine)
 
     async def beat(received: _Received) -> HeartbeatAnswer:
         request, body = received.request, b""
         match = request.match_info
-        received.work_id = work_id = engine.reports.work_of(
-            match["flow_id"], match["step_id"], match["receipt_token"]
-        )
+        received.work_id = work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
         if request.body_exists:
             received.body = body = await _read_report(request)
             if body:

@@ -52,6 +52,36 @@ def completion_answer(answer: OperatorCompletion) -> web.Response:
 
 
 def work_routes(engine: EngineFacade) -> list[Route]:
+    return [*_redrive_and_read_routes(engine), *_completion_routes(engine)]
+
+
+def _completion_routes(engine: EngineFacade) -> list[Route]:
+    async def complete_work_item(request: web.Request) -> web.Response:
+        work_id = _work_id(request)
+        result = await read_model(request, StepResult, InvalidResult)
+        return completion_answer(await engine.reports.complete_as_operator(work_id, result, caller(request)))
+
+    return [
+        Route(
+            method="POST",
+            path="/api/v1/work/{work_id}/complete",
+            handler=complete_work_item,
+            tag="work",
+            summary="Report the result of a work item as an operator",
+            description="The same result and the same verdicts as at the webhook, without the receipt and without a "
+            "signature. The journal names the API key. A work item of kind `flow` is completed by its sub-flow alone.",
+            request=StepResult,
+            example={"success": True, "outputs": {"text": "hello"}},
+            answers={
+                200: SuccessAnswer(description="recorded, or a repeat without effect: see `verdict`", model=ReportTaken)
+            },
+            errors=COMPLETION_REFUSALS,
+            roles=OPERATORS,
+        ),
+    ]
+
+
+def _redrive_and_read_routes(engine: EngineFacade) -> list[Route]:
     async def list_work(request: web.Request) -> web.Response:
         wanted = read_query(request, WorkFilters)
         page = await engine.queries.work_items(
@@ -76,28 +106,7 @@ def work_routes(engine: EngineFacade) -> list[Route]:
             await engine.flows.redrive_matching(await read_model(request, RedriveRequest, InvalidInput))
         )
 
-    async def complete_work_item(request: web.Request) -> web.Response:
-        work_id = _work_id(request)
-        result = await read_model(request, StepResult, InvalidResult)
-        return completion_answer(await engine.reports.complete_as_operator(work_id, result, caller(request)))
-
     return [
-        Route(
-            method="POST",
-            path="/api/v1/work/{work_id}/complete",
-            handler=complete_work_item,
-            tag="work",
-            summary="Report the result of a work item as an operator",
-            description="The same result and the same verdicts as at the webhook, without the receipt and without a "
-            "signature. The journal names the API key. A work item of kind `flow` is completed by its sub-flow alone.",
-            request=StepResult,
-            example={"success": True, "outputs": {"text": "hello"}},
-            answers={
-                200: SuccessAnswer(description="recorded, or a repeat without effect: see `verdict`", model=ReportTaken)
-            },
-            errors=COMPLETION_REFUSALS,
-            roles=OPERATORS,
-        ),
         Route(
             method="POST",
             path="/api/v1/work/redrive",
