@@ -40,7 +40,8 @@ from counterfoil.wire.subscriptions import SubscriptionDocument as Subscription
 from counterfoil.wire.subscriptions import SubscriptionPut
 from counterfoil.wire.subscriptions import SubscriptionsPage as SubscriptionPage
 from counterfoil.wire.work import AttemptDocument as Attempt
-from counterfoil.wire.work import WorkDetail, WorkPage
+from counterfoil.wire.work import CallbackDetail, CallbackPage, ReportTaken, WorkDetail, WorkPage
+from counterfoil.wire.work import CallbackDocument as Callback
 from counterfoil.wire.work import WorkDocument as WorkItem
 from counterfoil.wire.work import WorkRedriven as RedrivenWork
 from counterfoil.wire.work import WorkRedrivenByFilter as RedrivenByFilter
@@ -52,6 +53,9 @@ __all__ = [
     "Approval",
     "ApprovalPage",
     "Attempt",
+    "Callback",
+    "CallbackDetail",
+    "CallbackPage",
     "Claim",
     "ClaimProlonged",
     "Compensated",
@@ -81,6 +85,7 @@ __all__ = [
     "RedrivenByFilter",
     "RedrivenFlow",
     "RedrivenWork",
+    "ReportTaken",
     "RetryContext",
     "Schedule",
     "SchedulePage",

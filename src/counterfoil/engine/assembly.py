@@ -49,6 +49,7 @@ from counterfoil.store.group_commit.batch_sizes import BatchSizer
 from counterfoil.store.group_commit.commit import AfterCommit, GroupCommit
 from counterfoil.store.protocol import Store
 from counterfoil.transport.exhaustion import Shortage
+from counterfoil.transport.relay import Relays
 
 
 @dataclass(frozen=True)
@@ -78,29 +79,20 @@ def assemble(
     signer: MessageSigner | None = None,
     verifier: MessageVerifier | None = None,
     limits: Limits | None = None,
+    relays: Relays | None = None,
 ) -> Engine:
     """Make an engine on an opened store."""
     limits = limits or Limits()
     feed, wakeups, shortage, sizer = Feed(), Wakeups(), Shortage("dispatch"), BatchSizer(store.batches)
-    room = SendingRoom(slots := Slots(limits.dispatches, limits.dispatches_per_host), wakeups)
+    slots = Slots(limits.dispatches, limits.dispatches_per_host)
+    room = SendingRoom(slots, wakeups)
     lease = Lease(store, context, limits.lease_ms)
     results = Results(store, lambda: not lease.others)
     peers = Peers(store, context, lease, feed, results, wakeups, room, sizer)
     dispatcher = Dispatcher(context, transport, signer, metrics, slots, lease, shortage, wakeups)
     checker = ValueChecker(limits.value_check_ms, limits.value_checks)
-    commit = GroupCommit(
-        store,
-        context.clock,
-        metrics,
-        context.known,
-        backlog_limit=limits.backlog,
-        batch_limit=limits.batch,
-        batches=store.batches,
-        sizer=sizer,
-        prepare=dispatcher.prepare,
-        after_commit=_handlers(dispatcher, wakeups, room, peers, feed, results, metrics),
-        checker=checker,
-    )
+    handlers = _handlers(dispatcher, wakeups, room, peers, feed, results, metrics)
+    commit = _group_commit(store, context, metrics, limits, sizer, dispatcher, handlers, checker)
     queries, control_queries = Queries(store, context, results), ControlQueries(store, context)
     effect_queries = EffectQueries(store, context)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
@@ -121,6 +113,7 @@ def assemble(
         queries=queries,
         control_queries=control_queries,
         effect_queries=effect_queries,
+        relays=relays or Relays(context.new_id, 0),
         feed=feed,
         results=results,
         commit=commit,
@@ -139,6 +132,31 @@ def assemble(
         store=store,
         metrics=metrics,
         slots=slots,
+    )
+
+
+def _group_commit(
+    store: Store,
+    context: EngineContext,
+    metrics: Metrics,
+    limits: Limits,
+    sizer: BatchSizer,
+    dispatcher: Dispatcher,
+    handlers: list[AfterCommit],
+    checker: ValueChecker,
+) -> GroupCommit:
+    return GroupCommit(
+        store,
+        context.clock,
+        metrics,
+        context.known,
+        backlog_limit=limits.backlog,
+        batch_limit=limits.batch,
+        batches=store.batches,
+        sizer=sizer,
+        prepare=dispatcher.prepare,
+        after_commit=handlers,
+        checker=checker,
     )
 
 

@@ -42,6 +42,7 @@ from counterfoil.engine.work.reports import Reports
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.commit import GroupCommit, StoreFailure
 from counterfoil.store.protocol import Store
+from counterfoil.transport.relay import Relays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class Engine:
     queries: Queries
     control_queries: ControlQueries
     effect_queries: EffectQueries
+    relays: Relays
     feed: Feed
     results: Results
     # What runs by itself
@@ -94,6 +96,7 @@ class Engine:
 
     def end_waiting(self) -> None:
         """End streams and long polls by themselves: the engine is stopping."""
+        self.relays.end()
         self.feed.close()
         self.results.close()
 

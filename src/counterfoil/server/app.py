@@ -27,6 +27,7 @@ from counterfoil.server.routes.gate.workflows import workflow_routes
 from counterfoil.server.routes.operations import operations_routes
 from counterfoil.server.routes.policies import policy_routes
 from counterfoil.server.routes.reconciliations import reconciliation_routes
+from counterfoil.server.routes.relays.routes import relay_routes
 from counterfoil.server.routes.schedules import schedule_routes
 from counterfoil.server.routes.steps import step_routes
 from counterfoil.server.routes.subscriptions import subscription_routes
@@ -57,6 +58,7 @@ def api_routes(engine: EngineFacade) -> list[Route]:
         *flow_routes(engine),
         *work_routes(engine),
         *callback_routes(engine),
+        *relay_routes(engine),
         *schedule_routes(engine),
         *workflow_step_routes(engine),
         *checkpoint_routes(engine),
