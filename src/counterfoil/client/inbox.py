@@ -39,8 +39,13 @@ class InboxCalls(ApiConnection):
     ) -> CallbackPage:
         """One page of callbacks, newest first. A page may be empty though ``next_cursor`` goes on."""
         wanted: dict[str, str | int | None] = {
-            **{"flow": flow, "step": step, "work": work, "kind": kind, "verdict": verdict},
-            **{"cursor": cursor, "limit": limit},
+            "flow": flow,
+            "step": step,
+            "work": work,
+            "kind": kind,
+            "verdict": verdict,
+            "cursor": cursor,
+            "limit": limit,
         }
         for name, moment in (("since", since), ("until", until)):
             if moment is not None:

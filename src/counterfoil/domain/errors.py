@@ -19,6 +19,7 @@ CounterfoilError
 │   ├── UnknownPolicy
 │   ├── UnknownSubscription
 │   ├── UnknownDelivery
+│   ├── HookNotFound
 │   ├── UnknownCallback
 │   ├── UnknownRelayRequest
 │   └── UnknownRoute
@@ -31,6 +32,7 @@ CounterfoilError
 │   ├── InvalidSchedule
 │   ├── InvalidPolicy
 │   ├── InvalidSubscription
+│   ├── InvalidPayload
 │   ├── UnreachableGoal
 │   └── PlanCycle
 ├── Conflict                the request is valid, but the present state does not allow it
@@ -204,6 +206,11 @@ class UnknownDelivery(Unknown):
     default_message = "no such delivery: already delivered, or never existed"
 
 
+class HookNotFound(Unknown):
+    code = "HOOK_NOT_FOUND"
+    default_message = "no hook waits for a payload with this token"
+
+
 class UnknownCallback(Unknown):
     code = "UNKNOWN_CALLBACK"
     default_message = "no callback has this id: it is no longer kept, or never existed"
@@ -263,6 +270,11 @@ class InvalidPolicy(Invalid):
 class InvalidSubscription(Invalid):
     code = "INVALID_SUBSCRIPTION"
     default_message = "the subscription is not valid"
+
+
+class InvalidPayload(Invalid):
+    code = "INVALID_PAYLOAD"
+    default_message = "the payload is not what the hook accepts; the hook goes on waiting"
 
 
 class UnreachableGoal(Invalid):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from counterfoil.domain.canonical import digest
 from counterfoil.domain.expressions.predicates import Predicate
-from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, StepStatus, WorkStatus
+from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, HookStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
 
 
@@ -173,6 +173,32 @@ class Approval(Record):
     decided_at: int | None = None
 
 
+@dataclass(slots=True)
+class Hook(Record):
+    """What a hook step waits for, and what has come: one for each item and each run of its step in a flow."""
+
+    hook_id: str
+    flow_id: str
+    step_id: str
+    item: int
+    status: HookStatus
+    token_id: str
+    """Names the token; the token of a made hook does not follow from it."""
+    token: str | None
+    """The token as text; None: the engine makes it, and stores it nowhere."""
+    collect: int
+    created_at: int
+    work_id: str | None = None
+    """Its work item; None: the step has not started."""
+    received: int = 0
+    size: int = 0
+    """The bytes of the payloads that it keeps."""
+    enough: bool = False
+    """Whether it takes no more payloads: as many as it collects have come, or ``until`` was true."""
+    registered_at: int | None = None
+    deadline_at: int | None = None
+
+
 def _copier(record: type[Any]) -> Callable[[Any], Any]:
     """Generate a function that copies such a record field by field, as dataclasses generate ``__init__``.
 
@@ -185,7 +211,7 @@ def _copier(record: type[Any]) -> Callable[[Any], Any]:
     return function
 
 
-for _record in (Work, StepRun, Flow, Gate, Approval):
+for _record in (Work, StepRun, Flow, Gate, Approval, Hook):
     _record.draft = _copier(_record)  # type: ignore[assignment, method-assign]
 
 
@@ -354,6 +380,42 @@ class DedupWaiter:
     flow_id: str
     dedup_id: str
     since: int
+
+
+@dataclass(frozen=True, slots=True)
+class HookToken:
+    """A token that a hook owns, and the hooks that wait to own it. It exists as long as it has an owner."""
+
+    token_id: str
+    hook_id: str
+    """The owner. It may still be queued: then a command of its own registers it (``wake_at``)."""
+    flow_id: str
+    step_id: str
+    work_id: str
+    queue: list[list[str]] = field(default_factory=list)
+    """The hooks that wait, in order: hook, flow, step and work item of each. Never changed in place."""
+    wake_at: int | None = None
+    """Since when the owner, which had to wait for the token, can be registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookPayload:
+    """A payload that a hook keeps: one of several that it collects, or one that came before its step started."""
+
+    payload_id: str
+    flow_id: str
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class HookDelivery:
+    """A delivery id that a hook has taken, kept until the flow is pruned: the same one again is a duplicate."""
+
+    delivery_key: str
+    """Of the hook and the delivery id; or of the token and the delivery id, for when the hook has ended."""
+    flow_id: str
+    step_id: str
+    hook_id: str
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,18 @@ class ApprovalStatus(StrEnum):
     VOID = "void"
 
 
+class HookStatus(StrEnum):
+    """The states of a hook. Its work item, if it has one, is active from ``queued`` or ``waiting`` until it ends."""
+
+    EXPECTED = "expected"
+    """The step has not started; payloads are buffered."""
+    QUEUED = "queued"
+    """Another hook owns the token."""
+    WAITING = "waiting"
+    """It owns the token."""
+    ENDED = "ended"
+
+
 class Decision(StrEnum):
     """The answers of the gate, from weakest to strongest: a later one overrides those before it."""
 
@@ -111,6 +123,13 @@ APPROVAL_MOVES: dict[ApprovalStatus, frozenset[ApprovalStatus]] = {
     ApprovalStatus.VOID: frozenset(),
 }
 
+HOOK_MOVES: dict[HookStatus, frozenset[HookStatus]] = {
+    HookStatus.EXPECTED: frozenset({HookStatus.QUEUED, HookStatus.WAITING, HookStatus.ENDED}),
+    HookStatus.QUEUED: frozenset({HookStatus.WAITING, HookStatus.ENDED}),
+    HookStatus.WAITING: frozenset({HookStatus.ENDED}),
+    HookStatus.ENDED: frozenset(),
+}
+
 FINAL_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.CANCELLED})
 OPEN_WORK = frozenset(WorkStatus) - FINAL_WORK
 FINAL_STEPS = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
@@ -140,6 +159,11 @@ def check_flow_move(before: FlowStatus, after: FlowStatus) -> None:
 def check_approval_move(before: ApprovalStatus, after: ApprovalStatus) -> None:
     if after not in APPROVAL_MOVES[before]:
         raise IllegalMove(f"approval: {before} -> {after}")
+
+
+def check_hook_move(before: HookStatus, after: HookStatus) -> None:
+    if after not in HOOK_MOVES[before]:
+        raise IllegalMove(f"hook: {before} -> {after}")
 
 
 _Status = TypeVar("_Status", bound=StrEnum)

@@ -23,6 +23,7 @@ from counterfoil.engine.effects.service import Reconciliations
 from counterfoil.engine.engine import Engine
 from counterfoil.engine.flows.service import Flows
 from counterfoil.engine.gate.workflows import Workflows
+from counterfoil.engine.hooks.service import Hooks
 from counterfoil.engine.operations import Operations
 from counterfoil.engine.policies.service import Policies
 from counterfoil.engine.probe import Readiness
@@ -30,6 +31,7 @@ from counterfoil.engine.queries.callback_queries import CallbackQueries
 from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
+from counterfoil.engine.queries.hook_queries import HookQueries
 from counterfoil.engine.queries.queries import Queries
 from counterfoil.engine.queries.results import Results
 from counterfoil.engine.schedules import Schedules
@@ -94,7 +96,7 @@ def assemble(
     handlers = _handlers(dispatcher, wakeups, room, peers, feed, results, metrics)
     commit = _group_commit(store, context, metrics, limits, sizer, dispatcher, handlers, checker)
     queries, control_queries = Queries(store, context, results), ControlQueries(store, context)
-    effect_queries = EffectQueries(store, context)
+    effect_queries, hook_queries = EffectQueries(store, context), HookQueries(store, context)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
     return Engine(
         steps=Steps(context, commit, queries, can_verify=verifier is not None),
@@ -104,15 +106,17 @@ def assemble(
         approvals=Approvals(commit, control_queries, metrics),
         callbacks=Callbacks(context, CallbackRecorder(context, store, commit, metrics), CallbackQueries(store)),
         reconciliations=Reconciliations(context, commit, effect_queries, metrics),
+        hooks=Hooks(commit, metrics),
         policies=Policies(context, commit, control_queries),
         schedules=Schedules(context, commit, metrics),
         subscribers=Subscribers(store, context, commit),
         operations=Operations(
-            context, commit, queries, effect_queries, results, metrics, readiness, lease, sweep_progress
+            context, commit, queries, effect_queries, hook_queries, results, metrics, readiness, lease, sweep_progress
         ),
         queries=queries,
         control_queries=control_queries,
         effect_queries=effect_queries,
+        hook_queries=hook_queries,
         relays=relays or Relays(context.new_id, 0),
         feed=feed,
         results=results,

@@ -21,12 +21,14 @@ from counterfoil.engine.effects.probes import Prober
 from counterfoil.engine.effects.service import Reconciliations
 from counterfoil.engine.flows.service import Flows
 from counterfoil.engine.gate.workflows import Workflows
+from counterfoil.engine.hooks.service import Hooks
 from counterfoil.engine.operations import Operations
 from counterfoil.engine.policies.service import Policies
 from counterfoil.engine.probe import Readiness
 from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
+from counterfoil.engine.queries.hook_queries import HookQueries
 from counterfoil.engine.queries.queries import Queries
 from counterfoil.engine.queries.results import Results
 from counterfoil.engine.schedules import Schedules
@@ -57,6 +59,7 @@ class Engine:
     approvals: Approvals
     callbacks: Callbacks
     reconciliations: Reconciliations
+    hooks: Hooks
     policies: Policies
     schedules: Schedules
     subscribers: Subscribers
@@ -64,6 +67,7 @@ class Engine:
     queries: Queries
     control_queries: ControlQueries
     effect_queries: EffectQueries
+    hook_queries: HookQueries
     relays: Relays
     feed: Feed
     results: Results

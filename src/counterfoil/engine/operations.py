@@ -8,6 +8,7 @@ from counterfoil.engine.context import EngineContext
 from counterfoil.engine.probe import Readiness
 from counterfoil.engine.queries.documents import Document
 from counterfoil.engine.queries.effect_queries import EffectQueries
+from counterfoil.engine.queries.hook_queries import HookQueries
 from counterfoil.engine.queries.queries import Queries
 from counterfoil.engine.queries.results import Results
 from counterfoil.engine.sweeps.progress import SweepProgress
@@ -24,6 +25,7 @@ class Operations:
         commit: GroupCommit,
         queries: Queries,
         effect_queries: EffectQueries,
+        hook_queries: HookQueries,
         results: Results,
         metrics: Metrics,
         readiness: Readiness,
@@ -34,6 +36,7 @@ class Operations:
         self._commit = commit
         self._queries = queries
         self._effect_queries = effect_queries
+        self._hook_queries = hook_queries
         self._results = results
         self._metrics = metrics
         self._readiness = readiness
@@ -62,5 +65,6 @@ class Operations:
         self._metrics.set_work_by_state(await self._queries.open_work_by_state())
         self._metrics.set_oldest_waiting(await self._queries.oldest_waiting_seconds())
         self._metrics.set_reconciliations(await self._effect_queries.by_hold())
+        self._metrics.set_hooks_waiting(await self._hook_queries.waiting())
         self._metrics.set_backlog(self._commit.backlog)
         self._metrics.set_waiting_polls(len(self._results))

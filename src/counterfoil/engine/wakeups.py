@@ -19,6 +19,7 @@ class SweepName(StrEnum):
     PROBES = "probes"
     DEDUP = "dedup"
     FORGETTING = "forgetting"
+    HOOKS = "hooks"
     CALLBACKS = "callbacks"
     RETENTION = "retention"
 

@@ -163,6 +163,20 @@ class _EffectMetrics:
         self._oldest_unsettled.set(max((age for _, age in by_hold.values()), default=0.0))
 
 
+class _HookMetrics:
+    """What is measured of hooks."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.deliveries = _Counts(
+            registry,
+            "hook_deliveries_total",
+            "Payloads for hooks, by verdict: delivered, buffered, duplicate, or the error code.",
+            "verdict",
+            ("delivered", "buffered", "duplicate"),
+        )
+        self.waiting = Gauge("counterfoil_hooks_waiting", "Hooks that wait for a payload.", registry=registry)
+
+
 class _CallbackMetrics:
     """What is measured of the callback inbox."""
 
@@ -209,6 +223,7 @@ class Metrics:
         )
         self._control = _ControlCounts(registry)
         self._effects = _EffectMetrics(registry)
+        self._hooks = _HookMetrics(registry)
         self._callbacks = _CallbackMetrics(registry)
         self._connections = _Counts(
             registry,
@@ -298,6 +313,13 @@ class Metrics:
     def set_reconciliations(self, by_hold: Mapping[str, tuple[int, float]]) -> None:
         """By hold, how many items wait and the age of the oldest; a hold that is not given has none."""
         self._effects.set_unsettled(by_hold)
+
+    def hook_delivery(self, verdict: str) -> None:
+        """A payload for a hook was answered."""
+        self._hooks.deliveries.add(verdict)
+
+    def set_hooks_waiting(self, count: int) -> None:
+        self._hooks.waiting.set(count)
 
     def connection_ended(self, reason: str) -> None:
         """The engine itself closed a connection."""

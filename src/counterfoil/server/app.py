@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
+from counterfoil.domain.approvals.decisions import NOBODY
 from counterfoil.domain.errors import BadRequest, PayloadTooLarge, Unavailable
 from counterfoil.domain.redaction import holds_receipt
 from counterfoil.server.answers import empty_response
@@ -24,6 +25,7 @@ from counterfoil.server.routes.flows import flow_routes
 from counterfoil.server.routes.gate.checkpoints import checkpoint_routes
 from counterfoil.server.routes.gate.steps import workflow_step_routes
 from counterfoil.server.routes.gate.workflows import workflow_routes
+from counterfoil.server.routes.hooks import hook_routes
 from counterfoil.server.routes.operations import operations_routes
 from counterfoil.server.routes.policies import policy_routes
 from counterfoil.server.routes.reconciliations import reconciliation_routes
@@ -65,6 +67,7 @@ def api_routes(engine: EngineFacade) -> list[Route]:
         *workflow_routes(engine),
         *approval_routes(engine),
         *reconciliation_routes(engine),
+        *hook_routes(engine),
         *policy_routes(engine),
         *subscription_routes(engine),
         *operations_routes(engine),
@@ -92,13 +95,18 @@ def register(app: web.Application, routes: Iterable[Route], guard: Guard, engine
 def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
     """The handler behind the guard; while the engine stops, nothing that changes state gets through."""
     handler, roles, changes, open_on_loopback = route.handler, route.roles, route.changes, route.open_on_loopback
+    own_credential = route.own_credential
 
     async def guarded_handler(request: web.Request) -> web.StreamResponse:
-        request[CALLER] = await guard.admit(request, roles, open_on_loopback=open_on_loopback)
+        if own_credential is not None and own_credential(request):
+            request[CALLER] = NOBODY
+        else:
+            request[CALLER] = await guard.admit(request, roles, open_on_loopback=open_on_loopback)
         if changes:
             if not engine.accepting:
                 raise Unavailable("the engine is stopping")
-            _refuse_receipts(request)
+            if own_credential is None:
+                _refuse_receipts(request)
         return await handler(request)
 
     return guarded_handler

@@ -39,6 +39,10 @@ PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "step_id": {"schema": {"type": "string", "pattern": STEP_ID_PATTERN}},
     "schedule_id": {"schema": {"type": "string", "pattern": SCHEDULE_ID_PATTERN}},
     "work_id": {"schema": {"type": "string", "minLength": 1}},
+    "token": {
+        "schema": {"type": "string", "minLength": 1},
+        "description": "the token of the hook, percent-encoded",
+    },
     "receipt_token": {
         "schema": {"type": "string", "minLength": 1},
         "description": "the receipt token of the work item",
@@ -51,6 +55,7 @@ TAGS = {
     "webhook": "Where workers report. The receipt is the credential: no API key is needed.",
     "work": "The units of work that were sent out, each with one receipt and one outcome.",
     "reconciliations": "Work items whose outcome is unknown, and that are never repeated without being settled.",
+    "hooks": "Steps that wait for a payload from outside, each under a token.",
     "journal": "Every change is an event; read them page by page, or follow them live.",
     "schedules": "Flows that start by the calendar, or at an interval.",
     "workflows": "Runs of agents: an agent calls the gate before each step, and reports its outcome.",
@@ -150,7 +155,7 @@ def _security(route: Route) -> dict[str, Any]:
     """The security of a route that differs from the rule that every request needs a key."""
     if route.bare or route.roles is None:
         return {"security": []}
-    if route.open_on_loopback:
+    if route.open_on_loopback or route.own_credential is not None:
         return {"security": [{}, *SECURITY], "x-roles": sorted(route.roles)}
     return {"x-roles": sorted(route.roles)}
 

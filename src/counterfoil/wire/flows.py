@@ -50,7 +50,7 @@ class StepInFlow(TypedDict):
     """A step inside one flow, with its work items."""
 
     status: Annotated[str, OneOf(StepStatus)]
-    kind: Annotated[str, OneOf(Literal["async", "sync", "flow", "gate"])]
+    kind: Annotated[str, OneOf(Literal["async", "sync", "flow", "hook", "gate"])]
     goal: bool
     version: Annotated[str | None, described("digest of the definition that the flow started with")]
     items: Annotated[int, described("number of work items of the step, compensating ones not counted")]

@@ -29,6 +29,15 @@ class SubFlowDocument(TypedDict):
     outputs: dict[str, str]
 
 
+class HookSettings(TypedDict):
+    token: Annotated[str | None, described("a template over the inputs; null: the engine makes an unguessable token")]
+    collect: int
+    until: str | None
+    schema: Annotated[Any, described("a JSON Schema that each payload must match")]
+    on_conflict: Annotated[str, keyword(enum=["fail", "wait", "supersede"])]
+    on_timeout: Annotated[str, keyword(enum=["fail", "complete"])]
+
+
 class FanOutDocument(TypedDict):
     mode: Annotated[str, keyword(enum=["product", "zip"])]
     parallelism: int | None
@@ -115,10 +124,11 @@ class StepDocument(TypedDict):
     """A registered step: its definition with defaults filled in; passwords in its URLs are masked."""
 
     step_id: str
-    kind: Annotated[str, keyword(enum=["async", "sync", "flow"])]
+    kind: Annotated[str, keyword(enum=["async", "sync", "flow", "hook"])]
     name: str
     endpoint: Annotated[str | None, keyword(examples=["http://worker:9000/transcribe"])]
     flow: SubFlowDocument | None
+    hook: HookSettings | None
     attributes: dict[str, AttributeDocument]
     fan_out: FanOutDocument
     wait_for: WaitForDocument | None

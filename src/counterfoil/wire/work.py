@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from counterfoil.domain.callbacks import CallbackKind
 from counterfoil.domain.states import WorkStatus
 from counterfoil.wire.errors import Failure
+from counterfoil.wire.inbound.hooks import HookOfWork
 from counterfoil.wire.schema import OneOf, Time, Values, described
 
 WorkState = Annotated[str, OneOf(WorkStatus)]
@@ -44,6 +45,7 @@ class WorkDocument(TypedDict):
     sent_at: Time | None
     acknowledged_at: Time | None
     recorded_at: Time | None
+    hook: NotRequired[Annotated[HookOfWork, described("what a hook waits for; only where a flow or one item is shown")]]
 
 
 class WorkPage(TypedDict):

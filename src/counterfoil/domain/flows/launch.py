@@ -16,6 +16,10 @@ from counterfoil.domain.records import FlowInputs
 from counterfoil.domain.steps.checks import Findings, Inspection
 from counterfoil.domain.steps.register import Register
 
+LINKS = "hooks"
+"""In the options of a flow: the hook steps with made tokens whose links its dispatches carry, its own and those of the
+flows that it is a sub-flow of, each with its flow and whether it fans out."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -42,14 +46,18 @@ def launch(view: FlowView, wanted: Launch, now: int) -> Plan:
         "metadata": wanted.metadata,
         "labels": wanted.labels,
     }
-    if wanted.options:
-        data["options"] = wanted.options
+    options = wanted.options
+    if plan.hooks:
+        links = {step_id: {"flow_id": wanted.flow_id, "for_each": each} for step_id, each in plan.hooks.items()}
+        options = {**options, LINKS: {**options.get(LINKS, {}), **links}}
+    if options:
+        data["options"] = options
         if "deadline_ms" in wanted.options:
             data["deadline_at"] = now + wanted.options["deadline_ms"]
     if wanted.parent is not None:
         data["parent"] = wanted.parent
     view.record(Event(EventType.FLOW_STARTED, now, wanted.flow_id, data=data))
-    inputs = FlowInputs(wanted.flow_id, plan.goals, wanted.init, wanted.metadata, wanted.labels, wanted.options)
+    inputs = FlowInputs(wanted.flow_id, plan.goals, wanted.init, wanted.metadata, wanted.labels, options)
     view.start_with(inputs, plan)
     return plan
 

@@ -50,6 +50,8 @@ class Plan:
     """By step: how many of which other steps must have completed."""
     compensated: list[str] = field(default_factory=list)
     """The steps that can be compensated."""
+    hooks: dict[str, bool] = field(default_factory=dict)
+    """The hook steps whose tokens the engine makes, each with whether it fans out."""
     gives_anything: bool = False
     """Whether the plan has a step without declared outputs, which may give a value of any name."""
 
@@ -78,8 +80,11 @@ class Plan:
         return {**self.requires.get(step_id, {}), **optional}
 
     def stored(self) -> dict[str, Any]:
-        """The whole plan, as JSON."""
-        return asdict(self)
+        """The whole plan, as JSON. Without hooks it has the name that it had before there were hooks."""
+        stored = asdict(self)
+        if not self.hooks:
+            del stored["hooks"]
+        return stored
 
     @cached_property
     def sources(self) -> dict[str, tuple[str, ...]]:
@@ -355,6 +360,7 @@ class _Planner:
             rivals=self._rivals(order),
             waits=waits,
             compensated=[step_id for step_id in order if definitions[step_id].compensate is not None],
+            hooks={step_id: definitions[step_id].fans_out for step_id in order if definitions[step_id].makes_token},
             gives_anything=len(order) > 1 and any(not definition.attributes for definition in definitions.values()),
         )
 

@@ -14,10 +14,11 @@ from counterfoil.domain.effects.keys import idempotency_key
 from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.expressions.predicates import PredicateFailed
 from counterfoil.domain.flows.fan_out import FanOutError, fanned_out, gathered
-from counterfoil.domain.flows.launch import Launch, launch
+from counterfoil.domain.flows.launch import LINKS, Launch, launch
 from counterfoil.domain.flows.requests import arguments_for, declared_outputs, invalid_inputs
 from counterfoil.domain.flows.reviving import revive
 from counterfoil.domain.flows.view import FlowView
+from counterfoil.domain.hooks.ownership import open_hook
 from counterfoil.domain.journal.events import Event, EventType, step_event
 from counterfoil.domain.records import StepRun, StepVersion, Work
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
@@ -25,6 +26,9 @@ from counterfoil.domain.steps.checks import Findings, Inspection
 from counterfoil.domain.steps.definitions import DEEPEST_FLOW
 from counterfoil.domain.work.decisions import cancel, fail, work_event
 from counterfoil.domain.work.dispatching import dispatch_at_once
+
+INHERITED = ("compensate", "started_by", LINKS)
+"""Options that a sub-flow takes over."""
 
 
 def start_step(view: FlowView, step: StepRun, now: int) -> list[str]:
@@ -185,7 +189,12 @@ def _create(
 
 
 def send(view: FlowView, work: Work, version: StepVersion, now: int) -> list[str]:
-    """Begin a new item: dispatch it if there is room, or start its sub-flow, which is then returned."""
+    """Begin a new item: dispatch it if there is room, start its sub-flow, or open its hook.
+
+    Returns the flows to settle then: its sub-flow, or the flow whose hook it has superseded.
+    """
+    if version.definition.kind == "hook":
+        return open_hook(view, work, version, now)
     if version.definition.kind == "flow" and work.undoes is None:
         return _delegate(view, work, version, now)
     dispatch_at_once(view, work, version, now)
@@ -235,7 +244,7 @@ def _child(view: FlowView, work: Work, version: StepVersion, parent: dict[str, A
         init={name: arguments[source] for name, source in definition.flow.inputs.items()},
         metadata=inputs.metadata,
         labels=inputs.labels,
-        options={key: value for key, value in inputs.options.items() if key in ("compensate", "started_by")},
+        options={key: value for key, value in inputs.options.items() if key in INHERITED},
         parent=parent,
     )
 

@@ -40,12 +40,19 @@ def settle(view: FlowView, flow_id: str, now: int, *, look_at: Iterable[str] = (
         settling = _Settling(view, settled_id, now)
         settling.run(steps)
         if settling.children:
-            flows += [(child, view.plan_of(view.flow(child)).steps) for child in settling.children]
+            flows += [(child, _first_look(view, child, settled_id)) for child in settling.children]
         if settling.parent is None:
             continue
         flow = view.flow(settled_id)
         if flow.status in FINAL_FLOWS and _tell_parent(view, flow, now):
             flows.append((settling.parent["flow_id"], ()))
+
+
+def _first_look(view: FlowView, flow_id: str, cause: str) -> Iterable[str]:
+    """The steps to look at in a flow that another one has changed: all of a sub-flow, which has just begun."""
+    flow = view.flow(flow_id)
+    began = flow.parent is not None and flow.parent["flow_id"] == cause
+    return view.plan_of(flow).steps if began else ()
 
 
 def begin(view: FlowView, flow_id: str, now: int) -> None:
@@ -70,7 +77,7 @@ class _Settling:
         self._ended: list[str] = []
         """Steps that have ended and whose neighbours are to be re-evaluated, in the order in which they ended."""
         self.children: list[str] = []
-        """Sub-flows that began in this flow."""
+        """Sub-flows that began in this flow, and other flows that its steps have changed: they are settled next."""
 
     def run(self, look_at: Iterable[str]) -> None:
         view, flow_id = self._view, self._flow_id

@@ -21,7 +21,8 @@ from counterfoil.domain.journal.event_types import (
 )
 from counterfoil.domain.journal.evolving import evolve_flow, evolve_step, evolve_work, flow_from, steps_from, work_from
 from counterfoil.domain.journal.evolving_gate import approval_from, evolve_approval, evolve_gate, gate_from
-from counterfoil.domain.records import GATED, Approval, Flow, Gate, StepRun, Work
+from counterfoil.domain.journal.evolving_hooks import evolve_hook, hook_from, hook_id_of
+from counterfoil.domain.records import GATED, Approval, Flow, Gate, Hook, StepRun, Work
 from counterfoil.domain.states import ApprovalStatus, StepStatus, WorkStatus
 
 __all__ = ["APPLY", "ENDS_FLOW", "ENDS_STEP", "ENDS_WORK", "Drafts", "Event", "EventType", "apply", "step_event"]
@@ -53,8 +54,12 @@ class Drafts(Protocol):
         ...
 
     def release_key(self, work: Work, event: Event) -> None:
-        """An item has ended: what it was told is told to those that wait for the same key."""
+        """An item has ended: it no longer holds what it shares with other flows, a key or the token of a hook."""
         ...
+
+    def find_hook(self, hook_id: str) -> Hook | None: ...
+    def draft_hook(self, hook_id: str) -> Hook: ...
+    def create_hook(self, hook: Hook) -> None: ...
 
 
 def apply(event: Event, drafts: Drafts) -> None:
@@ -164,6 +169,25 @@ def _to_approval(event: Event, drafts: Drafts) -> None:
         evolve_gate(drafts.draft_gate(event.flow_id, event.step_id or ""), event)
 
 
+def _new_hook(event: Event, drafts: Drafts) -> None:
+    """A hook whose step has not started: payloads may come before."""
+    drafts.create_hook(hook_from(event))
+
+
+def _to_open_hook(event: Event, drafts: Drafts) -> None:
+    """A hook step has started, or its hook has obtained its token. Its work item is active meanwhile."""
+    hook_id = hook_id_of(event)
+    if drafts.find_hook(hook_id) is None:
+        drafts.create_hook(hook_from(event))
+    else:
+        evolve_hook(drafts.draft_hook(hook_id), event)
+    _to_work(event, drafts)
+
+
+def _to_hook(event: Event, drafts: Drafts) -> None:
+    evolve_hook(drafts.draft_hook(hook_id_of(event)), event)
+
+
 def _nothing(event: Event, drafts: Drafts) -> None:
     """The event changes no record and is only journaled."""
 
@@ -197,6 +221,11 @@ APPLY: dict[EventType, Callable[[Event, Drafts], None]] = {
     EventType.CHECKPOINT_RESUMED: _to_known_gate,
     EventType.APPROVAL_REQUESTED: _new_approval,
     EventType.APPROVAL_REVIEWED: _to_approval,
+    EventType.HOOK_EXPECTED: _new_hook,
+    EventType.HOOK_QUEUED: _to_open_hook,
+    EventType.HOOK_REGISTERED: _to_open_hook,
+    EventType.HOOK_RECEIVED: _to_hook,
+    EventType.HOOK_TIMED_OUT: _nothing,
     EventType.CANCEL_DELIVERED: _nothing,
     EventType.CANCEL_UNDELIVERED: _nothing,
     **dict.fromkeys(APPROVAL_STATUS_OF, _to_approval),

@@ -194,6 +194,17 @@ def _key_unknown(work: Work, event: Event) -> None:
     work.error = event.data["error"]
 
 
+def _hook_opened(work: Work, event: Event) -> None:
+    """Its hook has a token, or waits for it: in both cases the item waits, and its deadline counts."""
+    if work.status is WorkStatus.ACTIVE:
+        return
+    check_work_move(work.status, WorkStatus.ACTIVE)
+    work.status = WorkStatus.ACTIVE
+    work.attempt = 1
+    work.sent_at = work.first_sent_at = event.at
+    work.deadline_at = work.due_at = event.data["deadline_at"]
+
+
 def _probed(work: Work, event: Event) -> None:
     """An attempt that still runs gets more time, never less."""
     due_at, deadline_at = event.data.get("due_at"), event.data.get("deadline_at")
@@ -229,6 +240,8 @@ _EVOLVE_WORK: dict[EventType, Callable[[Work, Event], None]] = {
     EventType.DEDUP_READY: _has_key,
     EventType.DEDUP_UNKNOWN: _key_unknown,
     EventType.DEDUP_HIT: _found_result,
+    EventType.HOOK_QUEUED: _hook_opened,
+    EventType.HOOK_REGISTERED: _hook_opened,
     **dict.fromkeys(ENDS_WORK, _ended),
 }
 

@@ -13,6 +13,7 @@ from pydantic.functional_validators import AfterValidator
 from counterfoil.domain.approvals.terms import ApprovalTerms
 from counterfoil.domain.effects.policies import DEFAULT_WINDOWS, EffectPolicy, window_ms
 from counterfoil.domain.expressions.predicates import Predicate
+from counterfoil.domain.hooks.definitions import HookDefinition
 from counterfoil.domain.steps.attributes import YEAR_MS, Attribute, Definition
 from counterfoil.domain.urls import RELAY_SCHEME, is_masked, relay_address
 
@@ -227,10 +228,11 @@ class WaitFor(Definition):
 class StepDefinition(Definition):
     """A step as it is registered: ``PUT /api/v1/steps/{step_id}``."""
 
-    kind: Literal["async", "sync", "flow"] = "async"
+    kind: Literal["async", "sync", "flow", "hook"] = "async"
     name: Annotated[str, Field(max_length=256)] | None = None
     endpoint: HttpUrl | None = None
     flow: SubFlow | None = None
+    hook: HookDefinition | None = None
     attributes: dict[AttributeName, Attribute] = Field(default_factory=dict, max_length=256)
     fan_out: FanOut = FanOut()
     wait_for: WaitFor | None = None
@@ -270,8 +272,30 @@ class StepDefinition(Definition):
                 raise ValueError(f"flow.outputs: nothing is mapped to {', '.join(unmapped)}")
         elif self.flow is not None:
             raise ValueError("flow: only allowed for a step of kind flow")
-        elif self.endpoint is None:
+        elif self.endpoint is None and self.kind != "hook":
             raise ValueError("endpoint: is required")
+        return self
+
+    @model_validator(mode="after")
+    def _is_a_hook_or_none(self) -> Self:
+        """A hook calls nothing, so nothing that is about a call can be said of it."""
+        if self.kind != "hook":
+            if self.hook is not None:
+                raise ValueError("hook: only allowed for a step of kind hook")
+            return self
+        if self.hook is None:
+            raise ValueError("hook: is required for a step of kind hook")
+        for name in ("endpoint", "status_url", "cancel_url"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: not allowed for a step of kind hook, which calls nothing")
+        for name in ("parallelism", "rate_limit"):
+            if getattr(self.work, name) is not None:
+                raise ValueError(f"work.{name}: not allowed for a step of kind hook, which calls nothing")
+        if self.control.approval is not None:
+            raise ValueError("control.approval: not allowed for a step of kind hook, which calls nothing")
+        if self.effect.holds_unknown or self.effect.dedupes:
+            raise ValueError("effect: not allowed for a step of kind hook, which calls nothing")
+        self.hook.refuse_unusable(self.inputs, self.outputs)
         return self
 
     @model_validator(mode="after")
@@ -321,6 +345,11 @@ class StepDefinition(Definition):
     @cached_property
     def fans_out(self) -> bool:
         return bool(self.fanned_out)
+
+    @cached_property
+    def makes_token(self) -> bool:
+        """Whether it is a hook whose token the engine makes."""
+        return self.hook is not None and self.hook.token is None
 
     @cached_property
     def fail_fast(self) -> bool:

@@ -312,6 +312,31 @@ def fail(work: Work, now: int, code: str, message: str, via: str) -> Event:
     return _failed(work, now, {"code": code, "message": message}, None, via)
 
 
+def fail_with(work: Work, now: int, error: dict[str, Any], outputs: dict[str, Any], via: str) -> Event:
+    """The same with an error that has details, and with what the item had given until then."""
+    result = StepResult(success=False, outputs=outputs, error=error["message"]) if outputs else None
+    return _failed(work, now, error, result, via)
+
+
+def hook_succeeded(
+    work: Work,
+    step: StepVersion,
+    outputs: dict[str, Any],
+    now: int,
+    findings: Findings | None,
+    *,
+    timed_out: bool = False,
+) -> Event:
+    """A hook has what it waited for, or ends without. ``findings`` None: the outputs are not to be checked."""
+    result = StepResult(success=True, outputs=outputs)
+    if findings is not None:
+        return _succeeded(work, step, result, now, findings, "hook")
+    data: dict[str, Any] = {"result": result.reported(), "via": "hook"}
+    if timed_out:
+        data["timed_out"] = True
+    return work_event(work, EventType.WORK_SUCCEEDED, now, data)
+
+
 def beat(work: Work, heartbeat: Heartbeat, step: StepVersion, now: int, *, journaled: bool = True) -> list[Event]:
     """A heartbeat: the callback deadline of active work moves on. For cancelled work it is answered, not refused.
 

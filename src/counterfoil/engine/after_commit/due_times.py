@@ -33,6 +33,8 @@ class DueTimes:
             self._note_messages(changes)
         if changes.reconciliations or changes.dedup:
             self._note_effects(changes)
+        if changes.hook_tokens:
+            self._note_hooks(changes)
 
     def _note_messages(self, changes: Changes) -> None:
         at = self._wakeups.at
@@ -42,6 +44,11 @@ class DueTimes:
         for delivery in changes.deliveries.values():
             if delivery is not None and delivery.due_at is not None:
                 at(SweepName.DELIVERIES, delivery.due_at)
+
+    def _note_hooks(self, changes: Changes) -> None:
+        for token in changes.hook_tokens.values():
+            if token is not None and token.wake_at is not None:
+                self._wakeups.at(SweepName.HOOKS, token.wake_at)
 
     def _note_effects(self, changes: Changes) -> None:
         at = self._wakeups.at

@@ -8,6 +8,7 @@ from counterfoil.domain.errors import FlowExists
 from counterfoil.domain.flows.launch import Launch, launch, plan_launch
 from counterfoil.domain.flows.requests import StartFlow
 from counterfoil.domain.flows.settle import begin
+from counterfoil.domain.hooks.expecting import expect_hooks
 from counterfoil.domain.time import rfc3339
 from counterfoil.engine.context import EngineContext
 from counterfoil.store.group_commit.batch import ReadOnlyCommand
@@ -19,8 +20,12 @@ from counterfoil.wire.flows import FlowStarted, PlanDocument
 class Start:
     """``POST /api/v1/flows``. The id is made before the decision, so that deciding again gives the same flow."""
 
-    def __init__(self, request: StartFlow, context: EngineContext, started_by: str | None = None) -> None:
+    def __init__(
+        self, request: StartFlow, context: EngineContext, started_by: str | None = None, *, expects: bool = False
+    ) -> None:
         self._request = request
+        self._expects = expects
+        """Whether payloads for its hooks are kept that come before their steps start."""
         self._started_by = started_by
         """The API key that started it: an approval with ``separate_requester`` must come from another key."""
         self._flow_id = request.flow_id or context.new_id()
@@ -41,6 +46,8 @@ class Start:
         wanted = Launch(flow_id, request.goals, request.init, request.metadata, request.labels, options)
         plan = launch(unit, wanted, now)
         begin(unit, flow_id, now)
+        if self._expects:
+            expect_hooks(unit, flow_id, now)
         return {
             "flow_id": flow_id,
             "status": unit.flow(flow_id).status,

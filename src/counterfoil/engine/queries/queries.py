@@ -32,6 +32,7 @@ from counterfoil.engine.queries.documents import (
     whole_flow,
     work_document,
 )
+from counterfoil.engine.queries.hook_queries import hook_of_work
 from counterfoil.engine.queries.reading import (
     Listed,
     converted,
@@ -46,6 +47,7 @@ from counterfoil.engine.queries.results import Results
 from counterfoil.store.kinds.schedules import read_schedule
 from counterfoil.store.protocol import Row, Store
 from counterfoil.wire.flows import FlowDocument, FlowResult, FlowsPage, FlowSummary, StepInFlow
+from counterfoil.wire.inbound.hooks import HookOfWork
 from counterfoil.wire.journal import EventsPage
 from counterfoil.wire.schedules import ScheduleDocument, SchedulesPage
 from counterfoil.wire.steps import StepDocument
@@ -97,9 +99,17 @@ class Queries:
         items = await self._read("work_of_flow", flow_id=flow_id)
         for document in await converted(work_document, items):
             steps[document["step_id"]]["work"].append(document)
+        if any(step["kind"] == "hook" for step in steps.values()):
+            hooks = await self._hooks_of(flow_id)
+            for document in (item for step in steps.values() for item in step["work"] if item["work_id"] in hooks):
+                document["hook"] = hooks[document["work_id"]]
         for step_id, reason in (await self._reasons(flow_id, rows)).items():
             steps[step_id]["reason"] = reason
         return steps
+
+    async def _hooks_of(self, flow_id: str) -> dict[str, HookOfWork]:
+        """By work item, what its hook waits for."""
+        return {row[0]: hook_of_work(row) for row in await self._read("hooks_of_flow", flow_id=flow_id)}
 
     async def _reasons(self, flow_id: str, steps: list[Row]) -> dict[str, str]:
         """By step, why it was skipped or cancelled. The journal is read only if there are such steps."""
@@ -198,6 +208,9 @@ class Queries:
         if not rows:
             raise UnknownWork
         document = work_document(rows[0])
+        hook = (await self._hooks_of(document["flow_id"])).get(work_id)
+        if hook is not None:
+            document["hook"] = hook
         events = await self._read("journal_of_work", flow_id=document["flow_id"], work_id=work_id)
         attempts = read_attempts(events)
         return {

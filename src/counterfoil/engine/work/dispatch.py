@@ -23,9 +23,11 @@ import structlog
 from counterfoil.domain.effects.policies import Cause
 from counterfoil.domain.effects.reconciling import counting_granted
 from counterfoil.domain.errors import CounterfoilError
+from counterfoil.domain.flows.launch import LINKS
 from counterfoil.domain.flows.requests import arguments_for
 from counterfoil.domain.flows.settle import settle
 from counterfoil.domain.gate.retry_context import retry_context_of_dispatch
+from counterfoil.domain.hooks.tokens import made_token
 from counterfoil.domain.journal.events import EventType
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.records import FlowInputs, StepVersion, Work
@@ -273,10 +275,22 @@ class Dispatcher:
         else:
             for name in ("webhook_url", "heartbeat_url", "deadline_at"):
                 metadata.pop(name, None)
+        if LINKS in inputs.options:
+            metadata["hooks"] = self._links(work, step, inputs.options[LINKS])
         if work.undoes is not None:
             return {**(work.arguments or {}), "metadata": {**metadata, "compensating": True, "undoes": work.undoes}}
         arguments = work.arguments if work.arguments is not None else arguments_for(definition, inputs.init)
         return {"arguments": arguments, "metadata": metadata}
+
+    def _links(self, work: Work, step: StepVersion, links: dict[str, dict[str, Any]]) -> dict[str, str]:
+        """The URL of each hook with a made token. Items of a fan-out have the link of the item with their index."""
+        receipts, base = self._context.receipts, f"{self._context.webhook_base_url}/api/v1/hooks"
+        found = {}
+        for step_id, link in links.items():
+            if not link["for_each"] or (step.definition.fans_out and link["flow_id"] == work.flow_id):
+                item = work.item if link["for_each"] else 0
+                found[step_id] = f"{base}/{made_token(receipts, link['flow_id'], step_id, item)}"
+        return found
 
     def _headers(self, work: Work, body: bytes) -> dict[str, str]:
         headers = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from counterfoil.domain.effects.policies import Cause
 from counterfoil.domain.effects.reconciling import counting_granted
 from counterfoil.domain.flows.settle import settle
+from counterfoil.domain.hooks.completing import time_out
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work.decisions import RetryRules, give_back
 from counterfoil.store.unit_of_work.read_set import ReadSet
@@ -31,6 +32,10 @@ class ExpireOverdue:
         if work.status is not WorkStatus.ACTIVE or work.due_at is None or work.due_at > now:
             return False
         step = unit.version(work.version)
+        if step.definition.kind == "hook":
+            time_out(unit, work, step, now)
+            settle(unit, work.flow_id, now)
+            return True
         if step.is_gated:
             code, message = "NOT_REPORTED", "the agent did not report before its deadline"
         else:

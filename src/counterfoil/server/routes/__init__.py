@@ -67,6 +67,9 @@ class Route:
     roles: frozenset[Role] | None = READERS
     """The roles that may use the route; None: no API key is needed."""
     open_on_loopback: bool = False
+    own_credential: Callable[[web.Request], bool] | None = None
+    """Whether a request brings a credential of its own in its path, which the handler checks: it needs no API key then,
+    and may come through a proxy and from any page."""
     bare: bool = False
     """Registered without guard and without a check of the engine's state. For the webhook: the receipt is the
     credential, and the guard would cost every completion."""

@@ -83,9 +83,9 @@ def callback_routes(engine: EngineFacade) -> list[Route]:
             handler=list_callbacks,
             tag="callbacks",
             summary="List callbacks",
-            description="Every request to a webhook, heartbeat or hook URL, newest first, with its verdict. Filters "
-            "combine. Unknown receipts are sampled. A page may be shorter than its limit, or empty, while "
-            "`next_cursor` goes on.",
+            description="Every request to a webhook, heartbeat or hook URL, newest first, with its verdict; unknown "
+            "receipts are sampled. Filters combine. A page may be shorter than its limit, or empty, while `next_cursor` "
+            "goes on.",
             query=CallbackQuery,
             answers={200: SuccessAnswer(description="one page", model=CallbackPage)},
             errors=(InvalidInput,),

@@ -11,12 +11,14 @@ from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.records import StepVersion
 from counterfoil.domain.steps.definitions import StepDefinition, WorkDefaults
 from counterfoil.store.doctor.effect_rules import key_findings
+from counterfoil.store.doctor.hook_rules import token_findings
 from counterfoil.store.doctor.rules import Finding, FlowRecords, check_flow
 from counterfoil.store.journal import parse_entry
 from counterfoil.store.kinds.approvals import read_approval
 from counterfoil.store.kinds.effects import read_reconciliation
 from counterfoil.store.kinds.flows import read_flow
 from counterfoil.store.kinds.gates import read_gate
+from counterfoil.store.kinds.inbound.hooks import read_hook
 from counterfoil.store.kinds.steps import read_outputs, read_step
 from counterfoil.store.kinds.work import read_work
 
@@ -37,6 +39,7 @@ class FlowRows:
     gates: Rows = ()
     approvals: Rows = ()
     reconciliations: Rows = ()
+    hooks: Rows = ()
     pruned: Rows = ()
     """Ids of flows whose journal is gone, as ``doctor_pruned`` gives them."""
 
@@ -97,6 +100,10 @@ class Examination:
             record = self._read(row[0], partial(read_reconciliation, row))
             if record is not None and record.flow_id in flows:
                 flows[record.flow_id].reconciliations[record.work_id] = record
+        for row in rows.hooks:
+            hook = self._read(row[0], partial(read_hook, row))
+            if hook is not None and hook.flow_id in flows:
+                flows[hook.flow_id].hooks[hook.hook_id] = hook
 
     def _read(self, subject: str, reader: Callable[[], T]) -> T | None:
         """What a row says, or None and a finding when that is not what this program writes."""
@@ -119,6 +126,11 @@ def lost_events(rows: Rows) -> Iterator[Finding]:
 def shared_keys(rows: Rows) -> Iterator[Finding]:
     for subject, problem in key_findings(rows):
         yield Finding("keys", subject, problem)
+
+
+def owned_tokens(rows: Rows) -> Iterator[Finding]:
+    for subject, problem in token_findings(rows):
+        yield Finding("hooks", subject, problem)
 
 
 def _event(flow_id: str, work_id: str | None, at: int, fields: Sequence[Any]) -> Event:

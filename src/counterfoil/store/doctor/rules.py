@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
+from counterfoil.domain.hooks.tokens import hook_id
 from counterfoil.domain.journal.events import Event, EventType, apply
+from counterfoil.domain.journal.evolving_hooks import evolve_hook
 from counterfoil.domain.records import (
     COOPERATIVE,
     GATED,
@@ -18,13 +20,23 @@ from counterfoil.domain.records import (
     Approval,
     Flow,
     Gate,
+    Hook,
     Reconciliation,
     StepRun,
     StepVersion,
     Work,
 )
-from counterfoil.domain.states import FINAL_FLOWS, FINAL_STEPS, FINAL_WORK, ApprovalStatus, IllegalMove, WorkStatus
+from counterfoil.domain.states import (
+    FINAL_FLOWS,
+    FINAL_STEPS,
+    FINAL_WORK,
+    ApprovalStatus,
+    HookStatus,
+    IllegalMove,
+    WorkStatus,
+)
 from counterfoil.store.doctor.effect_rules import granted_attempts, repeated_effects, unsettled_problems
+from counterfoil.store.doctor.hook_rules import hook_problems, shown_hook
 
 
 @dataclass(frozen=True)
@@ -45,13 +57,14 @@ class FlowRecords:
     work: dict[str, Work] = field(default_factory=dict)
     gates: dict[str, Gate] = field(default_factory=dict)
     approvals: dict[str, Approval] = field(default_factory=dict)
+    hooks: dict[str, Hook] = field(default_factory=dict)
     reconciliations: dict[str, Reconciliation] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     pruned: bool = False
     """What the flow carried is gone, its journal with it."""
 
 
-_Kept = Flow | StepRun | Work | Gate | Approval
+_Kept = Flow | StepRun | Work | Gate | Approval | Hook
 
 
 def check_flow(flow_id: str, records: FlowRecords, versions: dict[str, StepVersion]) -> Iterator[Finding]:
@@ -65,6 +78,8 @@ def check_flow(flow_id: str, records: FlowRecords, versions: dict[str, StepVersi
         yield Finding("unsettled", work_id, problem)
     for work_id, problem in repeated_effects(records.events, records.work, versions):
         yield Finding("unsafe_once", work_id, problem)
+    for name, problem in hook_problems(records.hooks, records.work):
+        yield Finding("hooks", name, problem)
     if not records.pruned:
         yield from _check_journal(flow_id, records)
 
@@ -156,6 +171,8 @@ def _check_journal(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
         yield from _differences(f"{flow_id}/{step_id}", told.gates.get(step_id), records.gates.get(step_id), "gate")
     for name in sorted(records.approvals.keys() | told.approvals.keys()):
         yield from _differences(name, told.approvals.get(name), records.approvals.get(name), "approval")
+    for name in sorted(records.hooks.keys() | told.hooks.keys()):
+        yield from _differences(shown_hook(name), told.hooks.get(name), records.hooks.get(name), "hook")
 
 
 class _Told:
@@ -202,7 +219,20 @@ class _Told:
     close_reconciliation = open_reconciliation
 
     def release_key(self, work: Work, event: Event) -> None:
-        """Keys are shared by flows: no journal of one flow tells all of a key."""
+        """Keys and tokens are shared by flows: no journal of one flow tells all of them. A hook ends with its item."""
+        run = self.records.steps[work.step_id].redrives if work.undoes is None else -1
+        hook = self.records.hooks.get(hook_id(work.flow_id, work.step_id, work.item, run))
+        if hook is not None and hook.status is not HookStatus.ENDED:
+            evolve_hook(hook, event)
+
+    def find_hook(self, hook_id: str) -> Hook | None:
+        return self.records.hooks.get(hook_id)
+
+    def draft_hook(self, hook_id: str) -> Hook:
+        return self.records.hooks[hook_id]
+
+    def create_hook(self, hook: Hook) -> None:
+        self.records.hooks[hook.hook_id] = hook
 
     def hear(self, event: Event) -> None:
         if event.type in (EventType.WORK_DISPATCHED, EventType.WORK_GRANTED):

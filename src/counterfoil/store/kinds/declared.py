@@ -73,7 +73,7 @@ def _order(prune: PruneStatement) -> int:
 def _declarations() -> Iterator[AnyKind]:
     """Every kind that a module of this package declares, once, though others may import it."""
     found: set[AnyKind] = set()
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if module.name != __name__:
             found.update(each for each in vars(import_module(module.name)).values() if isinstance(each, Kind))
     return iter(found)

@@ -6,7 +6,15 @@ import asyncio
 import threading
 
 from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.store.doctor.examination import CHUNK, Examination, FlowRows, lost_events, shared_keys, wrong_version
+from counterfoil.store.doctor.examination import (
+    CHUNK,
+    Examination,
+    FlowRows,
+    lost_events,
+    owned_tokens,
+    shared_keys,
+    wrong_version,
+)
 from counterfoil.store.doctor.rules import Finding
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.postgres.connection import FAULTS, Access, Connection, Connector, explain
@@ -60,6 +68,7 @@ async def _examine(connection: Connection, access: Access, defaults: WorkDefault
     findings += examination.unreadable
     findings += lost_events(await connection.fetch(QUERIES["doctor_lost_events"]))
     findings += shared_keys(await connection.fetch(QUERIES["doctor_keys"]))
+    findings += owned_tokens(await connection.fetch(QUERIES["doctor_hook_tokens"]))
     for (flow_id,) in await connection.fetch(COORDINATION["doctor_open_flows"]):
         findings.append(Finding("open", flow_id, "the table of open flows differs from the flow"))
     for flow_id, work_id in await connection.fetch(COORDINATION["doctor_open_work"]):
@@ -78,5 +87,6 @@ async def _rows(connection: Connection, flow_ids: list[str]) -> FlowRows:
         gates=await connection.fetch(QUERIES["doctor_gates"], flow_ids),
         approvals=await connection.fetch(QUERIES["doctor_approvals"], flow_ids),
         reconciliations=await connection.fetch(QUERIES["doctor_reconciliations"], flow_ids),
+        hooks=await connection.fetch(QUERIES["doctor_hooks"], flow_ids),
         pruned=[row[0] for row in await connection.fetch(QUERIES["doctor_pruned"], flow_ids)],
     )

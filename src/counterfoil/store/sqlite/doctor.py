@@ -11,7 +11,15 @@ from urllib.parse import quote
 import orjson
 
 from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.store.doctor.examination import CHUNK, Examination, FlowRows, lost_events, shared_keys, wrong_version
+from counterfoil.store.doctor.examination import (
+    CHUNK,
+    Examination,
+    FlowRows,
+    lost_events,
+    owned_tokens,
+    shared_keys,
+    wrong_version,
+)
 from counterfoil.store.doctor.rules import Finding
 from counterfoil.store.group_commit.commit import StoreFailure
 from counterfoil.store.sqlite.migrations import SCHEMA_VERSION
@@ -50,6 +58,7 @@ def _examine(connection: sqlite3.Connection, defaults: WorkDefaults) -> Iterator
     yield from examination.unreadable
     yield from lost_events(connection.execute(QUERIES["doctor_lost_events"]).fetchall())
     yield from shared_keys(connection.execute(QUERIES["doctor_keys"]).fetchall())
+    yield from owned_tokens(connection.execute(QUERIES["doctor_hook_tokens"]).fetchall())
 
 
 def _flow_chunks(connection: sqlite3.Connection) -> Iterator[list[str]]:
@@ -73,5 +82,6 @@ def _rows(connection: sqlite3.Connection, flow_ids: list[str]) -> FlowRows:
         gates=ask("doctor_gates", flow_ids),
         approvals=ask("doctor_approvals", flow_ids),
         reconciliations=ask("doctor_reconciliations", flow_ids),
+        hooks=ask("doctor_hooks", flow_ids),
         pruned=ask("doctor_pruned", flow_ids),
     )

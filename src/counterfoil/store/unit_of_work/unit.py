@@ -24,6 +24,7 @@ from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.flows.planning import NO_PLAN, Plan
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.gate.cooperative import COOPERATIVE_PLAN
+from counterfoil.domain.hooks.ownership import hook_item_ended
 from counterfoil.domain.journal.events import APPLY, Event
 from counterfoil.domain.policies.controls import Controls, KeptPolicy
 from counterfoil.domain.policies.policy_set import PolicySet
@@ -60,6 +61,7 @@ from counterfoil.store.kinds.subscriptions import DELIVERIES, SUBSCRIPTIONS
 from counterfoil.store.kinds.work import ACTIVE, CALLS, WORK
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.effect_records import EffectRecords
+from counterfoil.store.unit_of_work.hook_records import HookRecords
 from counterfoil.store.unit_of_work.read_set import Find, NotLoaded, ReadSet, missing, step_key
 from counterfoil.store.unit_of_work.records import Records
 
@@ -87,7 +89,7 @@ class Completeness:
     """Steps in flows with all items that they ever had, by ``step_key``."""
 
 
-class UnitOfWork(EffectRecords):
+class UnitOfWork(EffectRecords, HookRecords):
     """Loaded records, what the present command changes, and everything that the batch will write."""
 
     def __init__(self, definitions: DefinitionCache | dict[str, StepVersion]) -> None:
@@ -281,12 +283,12 @@ class UnitOfWork(EffectRecords):
         return [item for item in self._loaded_work(flow_id) if item.status not in FINAL_WORK]
 
     def work_of_step(self, flow_id: str, step_id: str) -> list[Work]:
-        if step_key(flow_id, step_id) not in self.complete.step_work and not self._begins_here(flow_id):
+        if step_key(flow_id, step_id) not in self.complete.step_work and not self.begins_here(flow_id):
             raise NotLoaded("step_work", step_key(flow_id, step_id))
         items = [work for work in self._loaded_work(flow_id) if work.step_id == step_id]
         return sorted(items, key=lambda work: (work.created_at, work.work_id))
 
-    def _begins_here(self, flow_id: str) -> bool:
+    def begins_here(self, flow_id: str) -> bool:
         return flow_id in self.changes.peek(FLOWS).new or self._flows.is_new(flow_id)
 
     def _loaded_work(self, flow_id: str) -> list[Work]:
@@ -303,7 +305,7 @@ class UnitOfWork(EffectRecords):
             first += RELEASED_TOGETHER
 
     def _items_between(self, step: StepRun, first: int, end: int) -> list[Work]:
-        if self._begins_here(step.flow_id):
+        if self.begins_here(step.flow_id):
             items = [work for work in self._loaded_work(step.flow_id) if work.step_id == step.step_id]
             return sorted((work for work in items if first <= work.item < end), key=lambda work: work.item)
         find = Find.of("find_waiting_items", flow_id=step.flow_id, step_id=step.step_id, first=first, end=end)
@@ -463,6 +465,8 @@ class UnitOfWork(EffectRecords):
         step = self.version(work.version)
         if step.definition.effect.dedupes and work.undoes is None:
             item_ended(self, work, step, event)
+        elif step.definition.kind == "hook":
+            hook_item_ended(self, work, event)
 
     def give_key(self, owner: KeyOwner) -> None:
         self.records(KEYS).put(owner.key_id, owner)

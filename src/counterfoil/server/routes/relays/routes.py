@@ -86,7 +86,7 @@ def relay_routes(engine: EngineFacade) -> list[Route]:
             tag="relays",
             summary="Pull the requests of a relay",
             description="Server-sent events: `hello` once, then `request` for each request to an endpoint "
-            "`relay://{name}/...`, as it would be posted there. The newest connection of a name counts; an earlier one "
+            "of this relay, as it would be posted there. The newest connection of a name counts; an earlier one "
             "ends with `replaced`. Requests that no relay has taken were not delivered.",
             answers={200: SuccessAnswer(description="server-sent events", media_type="text/event-stream")},
             errors=(InvalidInput,),

@@ -59,6 +59,16 @@ FROM (SELECT unnest($1::text[]) AS dedup_id ORDER BY 1) AS wanted;
 SELECT coalesce(bool_and(pg_try_advisory_xact_lock(hashtextextended('counterfoil.dedup.' || dedup_id, 0))), TRUE)
 FROM (SELECT unnest($1::text[]) AS dedup_id ORDER BY 1) AS wanted;
 
+-- name: lock_hook_tokens
+-- The right to change the owners of hook tokens, in the order of their ids; held until the commit.
+SELECT pg_advisory_xact_lock(hashtextextended('counterfoil.hook.' || token_id, 0))
+FROM (SELECT unnest($1::text[]) AS token_id ORDER BY 1) AS wanted;
+
+-- name: try_lock_hook_tokens
+-- The same without waiting: whether all of them could be had.
+SELECT coalesce(bool_and(pg_try_advisory_xact_lock(hashtextextended('counterfoil.hook.' || token_id, 0))), TRUE)
+FROM (SELECT unnest($1::text[]) AS token_id ORDER BY 1) AS wanted;
+
 -- name: lock_deliveries
 -- The locks of deliveries, in the order of their ids.
 SELECT d.delivery_id FROM deliveries AS d WHERE d.delivery_id = ANY($1::text[]) ORDER BY d.delivery_id FOR UPDATE;

@@ -63,3 +63,31 @@ WHERE w.status = 'pending' AND w.hold = 'dedup' AND NOT EXISTS (
     WHERE n.work_id = w.work_id AND (d.state = 'pending' OR d.wake_at IS NOT NULL)
 )
 LIMIT 100;
+
+-- name: doctor_hooks
+SELECT
+    h.hook_id, h.flow_id, h.step_id, h.item, h.status, h.token_id, h.token, h.collect, h.created_at, h.work_id,
+    h.received, h.size, h.enough, h.registered_at, h.deadline_at
+FROM hooks AS h WHERE h.flow_id = ANY($1::text[]);
+
+-- name: doctor_hook_tokens
+-- Tokens of hooks: what does not fit together, and why.
+SELECT t.hook_id, 'owner' FROM hook_tokens AS t
+WHERE NOT EXISTS (SELECT 1 FROM hooks AS h WHERE h.hook_id = t.hook_id AND h.token_id = t.token_id
+    AND (h.status = 'waiting' OR (h.status = 'queued' AND t.wake_at IS NOT NULL)))
+UNION ALL
+SELECT h.hook_id, 'two' FROM hooks AS h
+WHERE h.status = 'waiting' AND NOT EXISTS (
+    SELECT 1 FROM hook_tokens AS t WHERE t.token_id = h.token_id AND t.hook_id = h.hook_id
+)
+UNION ALL
+SELECT h.hook_id, 'lost' FROM hooks AS h
+WHERE h.status = 'queued' AND NOT EXISTS (
+    SELECT 1 FROM hook_tokens AS t WHERE t.token_id = h.token_id AND (
+        t.hook_id = h.hook_id OR EXISTS (SELECT 1 FROM json_array_elements(t.queue::json) AS q WHERE q.value ->> 0 = h.hook_id)
+    )
+)
+UNION ALL
+SELECT q.value ->> 0, 'queue' FROM hook_tokens AS t CROSS JOIN json_array_elements(t.queue::json) AS q
+WHERE NOT EXISTS (SELECT 1 FROM hooks AS h WHERE h.hook_id = q.value ->> 0 AND h.status = 'queued')
+LIMIT 100;

@@ -46,6 +46,15 @@ DELETE FROM reconciliations WHERE flow_id = ANY($1::text[]);
 -- name: prune_waiters
 DELETE FROM dedup_waiters WHERE flow_id = ANY($1::text[]);
 
+-- name: prune_hooks
+DELETE FROM hooks WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_hook_payloads
+DELETE FROM hook_payloads WHERE flow_id = ANY($1::text[]);
+
+-- name: prune_hook_deliveries
+DELETE FROM hook_deliveries WHERE flow_id = ANY($1::text[]);
+
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);
 
@@ -105,6 +114,10 @@ UPDATE approvals SET arguments = NULL WHERE flow_id = ANY($1::text[]);
 -- name: empty_deliveries
 -- An undelivered message is payload of the flow, too.
 DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_hooks
+-- A token of a template holds inputs of the flow.
+UPDATE hooks SET token = NULL WHERE flow_id = ANY($1::text[]);
 
 -- name: empty_callbacks
 -- Without its journal nothing tells which callbacks were accepted: the others go as well.

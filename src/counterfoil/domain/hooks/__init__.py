@@ -1,0 +1,1 @@
+"""Hooks: steps that call nothing, register a token and wait for payloads from outside."""

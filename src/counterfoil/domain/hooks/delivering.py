@@ -1,0 +1,204 @@
+"""Delivers a payload: to the hook that owns the token, or to the buffer of a hook whose step has not started.
+
+One delivery has one outcome: recorded once, a duplicate of a recorded one, refused for its content (the hook goes on
+waiting), or refused because no hook takes it. Nothing is written unless it is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from counterfoil.domain.canonical import digest
+from counterfoil.domain.errors import HookNotFound, InvalidPayload, PayloadTooLarge
+from counterfoil.domain.flows.settle import settle
+from counterfoil.domain.flows.view import FlowView
+from counterfoil.domain.hooks.completing import complete, payloads_of
+from counterfoil.domain.hooks.expecting import hooks_known_from_start
+from counterfoil.domain.hooks.ownership import register_owner
+from counterfoil.domain.hooks.tokens import Token, hook_id
+from counterfoil.domain.journal.events import Event, EventType
+from counterfoil.domain.jsontext import dump_json
+from counterfoil.domain.records import Hook, HookDelivery, HookToken
+from counterfoil.domain.states import OPEN_STEPS, FlowStatus, HookStatus
+from counterfoil.domain.steps.checks import Findings, Inspection
+from counterfoil.domain.steps.definitions import StepDefinition
+
+MOST_BYTES = 16 * 1024 * 1024
+"""The most bytes of payloads that one hook keeps."""
+
+Accept = Callable[[StepDefinition, int], Any]
+"""Given the definition of the hook's step and the time: the payload to deliver, or an error that refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A payload from outside. ``delivery_id``: the sender's name for it, which the same payload has again; None: none.
+
+    ``accept``: reads the payload once the hook is known; None: ``payload`` is delivered as it is.
+    """
+
+    payload: Any
+    delivery_id: str | None = None
+    accept: Accept | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Which hook has the payload."""
+
+    flow_id: str
+    step_id: str
+    duplicate: bool = False
+    buffered: bool = False
+
+
+def deliver(view: FlowView, token: Token, incoming: Incoming, now: int) -> Delivered:
+    """Deliver a payload to whichever flow waits for it; raises HookNotFound, InvalidPayload or PayloadTooLarge."""
+    owned = _registered_owner(view, token, now)
+    if owned is not None:
+        return _deliver_to_owner(view, token, owned, incoming, now)
+    expected = view.expected_hooks(token.token_id)
+    return _buffer(view, token, incoming, expected, now) or _duplicate_of_ended(view, token, incoming)
+
+
+def deliver_to_flow(view: FlowView, flow_id: str, token: Token, incoming: Incoming, now: int) -> Delivered:
+    """The same for the hook with this token in one flow or its sub-flows: raises HookNotFound if it has none."""
+    owned = _registered_owner(view, token, now)
+    if owned is not None and flow_id in _with_outer_flows(view, owned.flow_id):
+        return _deliver_to_owner(view, token, owned, incoming, now)
+    known = hooks_known_from_start(view, flow_id)
+    expected = [hook_id(flow_id, each.step_id, each.item, 0) for each in known if each.token.token_id == token.token_id]
+    delivered = _buffer(view, token, incoming, expected, now) or _duplicate_of_ended(view, token, incoming)
+    if flow_id not in _with_outer_flows(view, delivered.flow_id):
+        raise HookNotFound
+    return delivered
+
+
+def _with_outer_flows(view: FlowView, flow_id: str) -> Iterator[str]:
+    """A flow, and the flows that it is a sub-flow of."""
+    flow = view.find_flow(flow_id)
+    while flow is not None:
+        yield flow.flow_id
+        flow = None if flow.parent is None else view.find_flow(flow.parent["flow_id"])
+
+
+def _registered_owner(view: FlowView, token: Token, now: int) -> HookToken | None:
+    """The hook that owns the token, registered by now if it had to wait for it; None: no hook owns it."""
+    owned = view.find_hook_token(token.token_id)
+    while owned is not None and owned.wake_at is not None:
+        view.work(owned.work_id)  # with its step and flow
+        register_owner(view, owned, now)
+        settle(view, owned.flow_id, now)  # payloads of its buffer may have been enough for it
+        owned = view.find_hook_token(token.token_id)
+    return owned
+
+
+def _deliver_to_owner(view: FlowView, token: Token, owned: HookToken, incoming: Incoming, now: int) -> Delivered:
+    view.work(owned.work_id)  # with its step and flow
+    hook = view.find_hook(owned.hook_id)
+    assert hook is not None
+    if _is_duplicate(view, hook, incoming):
+        return Delivered(hook.flow_id, hook.step_id, duplicate=True)
+    payloads = _receive(view, token, hook, owned.work_id, incoming, now)
+    if payloads is not None:
+        complete(view, view.work(owned.work_id), hook.collect, payloads, now)
+    settle(view, hook.flow_id, now)
+    return Delivered(hook.flow_id, hook.step_id)
+
+
+def _buffer(view: FlowView, token: Token, incoming: Incoming, expected: Iterable[str], now: int) -> Delivered | None:
+    """Keep a payload for the first hook that will take it; None: there is no such hook."""
+    for name in expected:
+        hook = view.find_hook(name)
+        if hook is None or hook.status is not HookStatus.EXPECTED or not _may_start(view, hook):
+            continue
+        if _is_duplicate(view, hook, incoming):
+            return Delivered(hook.flow_id, hook.step_id, duplicate=True, buffered=True)
+        if hook.enough:
+            continue
+        _receive(view, token, hook, None, incoming, now)
+        return Delivered(hook.flow_id, hook.step_id, buffered=True)
+    return None
+
+
+def _may_start(view: FlowView, hook: Hook) -> bool:
+    """Whether the step of an expected hook can still register it: a step or flow that has ended never will."""
+    if view.flow(hook.flow_id).status is not FlowStatus.ACTIVE:
+        return False
+    return view.step_run(hook.flow_id, hook.step_id).status in OPEN_STEPS
+
+
+def _receive(
+    view: FlowView, token: Token, hook: Hook, work_id: str | None, incoming: Incoming, now: int
+) -> list[Any] | None:
+    """Check and record a payload; returns all payloads if no more are needed. It is kept unless it ends the hook."""
+    definition = view.version(view.step_run(hook.flow_id, hook.step_id).version).definition
+    assert definition.hook is not None
+    payload = incoming.payload if incoming.accept is None else incoming.accept(definition, now)
+    wrong = payload_problems(definition, payload, view.findings)
+    if wrong:
+        raise InvalidPayload(errors=wrong)
+    size = len(dump_json(payload)) if hook.collect > 1 or work_id is None else 0
+    if hook.size + size > MOST_BYTES:
+        raise PayloadTooLarge("the payloads of this hook have too many bytes together", limit_bytes=MOST_BYTES)
+    last = hook.received + 1 >= hook.collect
+    condition = definition.hook.condition
+    payloads = [payload]
+    if hook.collect > 1 and (last or condition is not None):
+        payloads = [*payloads_of(view, hook), payload]
+    enough = last or (condition is not None and condition.holds(payload, payloads))
+    data: dict[str, Any] = {"item": hook.item, "number": hook.received, "size": size, "enough": enough}
+    run = view.step_run(hook.flow_id, hook.step_id).redrives
+    if run:
+        data["run"] = run
+    if incoming.delivery_id is not None:
+        data["delivery_id"] = incoming.delivery_id
+    if size:
+        data["payload"] = payload
+        view.keep_payload(hook, payload)
+    if work_id is None:
+        data["buffered"] = True
+    attempt = None if work_id is None else view.work(work_id).attempt
+    view.record(Event(EventType.HOOK_RECEIVED, now, hook.flow_id, hook.step_id, work_id, attempt, data))
+    if incoming.delivery_id is not None:
+        for key in (_key(hook.hook_id, incoming.delivery_id), _key(token.token_id, incoming.delivery_id)):
+            view.put_hook_delivery(HookDelivery(key, hook.flow_id, hook.step_id, hook.hook_id))
+    return payloads if enough else None
+
+
+def payload_problems(definition: StepDefinition, payload: Any, findings: Findings) -> list[dict[str, str]]:
+    """Why a hook does not accept a payload, with the places; raises CheckNeeded if that is not known yet."""
+    hook, inspection, wrong = definition.hook, Inspection(findings), []
+    assert hook is not None
+    if hook.json_schema is not None and (problem := inspection.problem(hook.payload, payload)):
+        wrong.append({"place": "payload", "message": problem})
+    if hook.collect == 1:
+        if not isinstance(payload, dict):
+            return [{"place": "payload", "message": "must be an object"}]
+        for name, attribute in definition.outputs.items():
+            found = inspection.problem(attribute, payload[name]) if name in payload else "is required"
+            if found:
+                wrong.append({"place": f"payload.{name}", "message": found})
+    inspection.close()
+    return wrong
+
+
+def _is_duplicate(view: FlowView, hook: Hook, incoming: Incoming) -> bool:
+    if incoming.delivery_id is None:
+        return False
+    return view.find_hook_delivery(_key(hook.hook_id, incoming.delivery_id)) is not None
+
+
+def _duplicate_of_ended(view: FlowView, token: Token, incoming: Incoming) -> Delivered:
+    """The answer to a delivery that a hook had taken before it ended; raises HookNotFound if none had."""
+    if incoming.delivery_id is not None:
+        taken = view.find_hook_delivery(_key(token.token_id, incoming.delivery_id))
+        if taken is not None:
+            return Delivered(taken.flow_id, taken.step_id, duplicate=True)
+    raise HookNotFound
+
+
+def _key(name: str, delivery_id: str) -> str:
+    return digest([name, delivery_id])

@@ -1,0 +1,60 @@
+"""How events change hooks. A status changes only through the transition table."""
+
+from __future__ import annotations
+
+from counterfoil.domain.hooks.tokens import hook_id
+from counterfoil.domain.journal.event_types import Event, EventType
+from counterfoil.domain.records import Hook
+from counterfoil.domain.states import HookStatus, check_hook_move
+
+_STATUS_OF: dict[EventType, HookStatus] = {
+    EventType.HOOK_EXPECTED: HookStatus.EXPECTED,
+    EventType.HOOK_QUEUED: HookStatus.QUEUED,
+    EventType.HOOK_REGISTERED: HookStatus.WAITING,
+    EventType.WORK_SUCCEEDED: HookStatus.ENDED,
+    EventType.WORK_FAILED: HookStatus.ENDED,
+    EventType.WORK_CANCELLED: HookStatus.ENDED,
+}
+
+
+def hook_id_of(event: Event) -> str:
+    """The hook that an event of a hook is about."""
+    return hook_id(event.flow_id, event.step_id or "", event.data["item"], event.data.get("run", 0))
+
+
+def hook_from(event: Event) -> Hook:
+    """The hook that an event creates, as the event leaves it."""
+    data = event.data
+    registered = event.type is EventType.HOOK_REGISTERED
+    return Hook(
+        hook_id=hook_id_of(event),
+        flow_id=event.flow_id,
+        step_id=event.step_id or "",
+        item=data["item"],
+        status=_STATUS_OF[event.type],
+        token_id=data["token_id"],
+        token=data.get("token"),
+        collect=data["collect"],
+        created_at=event.at,
+        work_id=event.work_id,
+        registered_at=event.at if registered else None,
+        deadline_at=data.get("deadline_at"),
+    )
+
+
+def evolve_hook(hook: Hook, event: Event) -> None:
+    """Apply an event to a hook: its own, or the end of its work item."""
+    data = event.data
+    status = _STATUS_OF.get(event.type)
+    if status is not None:
+        check_hook_move(hook.status, status)
+        hook.status = status
+    if event.type is EventType.HOOK_RECEIVED:
+        hook.received += 1
+        hook.size += data["size"]
+        hook.enough = data["enough"]
+    elif event.type in (EventType.HOOK_QUEUED, EventType.HOOK_REGISTERED):
+        hook.work_id = event.work_id
+        hook.deadline_at = data["deadline_at"]
+        if event.type is EventType.HOOK_REGISTERED:
+            hook.registered_at = event.at

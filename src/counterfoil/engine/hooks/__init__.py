@@ -1,0 +1,1 @@
+"""Hooks: payloads from outside for steps that wait."""

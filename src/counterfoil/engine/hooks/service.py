@@ -1,0 +1,44 @@
+"""The use cases of hooks: payloads, and the sweep over hooks that had to wait for their tokens."""
+
+from __future__ import annotations
+
+from counterfoil.domain.errors import CounterfoilError
+from counterfoil.domain.hooks.delivering import Incoming
+from counterfoil.domain.hooks.tokens import Token
+from counterfoil.engine.hooks.commands import Deliver, RegisterWaiting
+from counterfoil.observability.metrics import Metrics
+from counterfoil.store.group_commit.batch import ForEach
+from counterfoil.store.group_commit.commit import GroupCommit
+from counterfoil.store.unit_of_work.read_set import Find
+from counterfoil.wire.inbound.hooks import PayloadTaken
+
+
+class Hooks:
+    """The use cases of hooks."""
+
+    def __init__(self, commit: GroupCommit, metrics: Metrics) -> None:
+        self._commit = commit
+        self._metrics = metrics
+
+    async def deliver(self, token: Token, incoming: Incoming) -> PayloadTaken:
+        """Deliver a payload; returns once it is durable."""
+        try:
+            delivered = await self._commit.submit(Deliver(token, incoming))
+        except CounterfoilError as error:
+            self._metrics.hook_delivery(error.code)
+            raise
+        verdict = "duplicate" if delivered.duplicate else "buffered" if delivered.buffered else "delivered"
+        self._metrics.hook_delivery(verdict)
+        answer: PayloadTaken = {
+            "flow_id": delivered.flow_id,
+            "step_id": delivered.step_id,
+            "delivered": True,
+            "duplicate": delivered.duplicate,
+        }
+        if delivered.buffered:
+            answer["buffered"] = True
+        return answer
+
+    def waking(self, now: int, limit: int) -> ForEach[bool]:
+        """The search for hooks that own their tokens since another hook ended, and the command for each."""
+        return ForEach(Find.of("find_waking_hooks", limit=limit), RegisterWaiting)

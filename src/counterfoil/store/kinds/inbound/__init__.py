@@ -1,0 +1,1 @@
+"""Kinds of what comes from outside: hooks."""

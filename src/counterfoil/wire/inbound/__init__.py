@@ -1,0 +1,1 @@
+"""Shapes of what comes from outside: hooks."""
