@@ -40,7 +40,7 @@ from counterfoil.wire.subscriptions import SubscriptionDocument as Subscription
 from counterfoil.wire.subscriptions import SubscriptionPut
 from counterfoil.wire.subscriptions import SubscriptionsPage as SubscriptionPage
 from counterfoil.wire.work import AttemptDocument as Attempt
-from counterfoil.wire.work import CallbackDetail, CallbackPage, ReportTaken, WorkDetail, WorkPage
+from counterfoil.wire.work import CallbackDetail, CallbackPage, CallbackReplayed, ReportTaken, WorkDetail, WorkPage
 from counterfoil.wire.work import CallbackDocument as Callback
 from counterfoil.wire.work import WorkDocument as WorkItem
 from counterfoil.wire.work import WorkRedriven as RedrivenWork
@@ -56,6 +56,7 @@ __all__ = [
     "Callback",
     "CallbackDetail",
     "CallbackPage",
+    "CallbackReplayed",
     "Claim",
     "ClaimProlonged",
     "Compensated",

@@ -9,7 +9,7 @@ import aiohttp
 
 from counterfoil.client.arguments import Moment, mapping, time_text
 from counterfoil.client.connection import ApiConnection, part
-from counterfoil.client.documents import Callback, CallbackDetail, CallbackPage, ReportTaken
+from counterfoil.client.documents import Callback, CallbackDetail, CallbackPage, CallbackReplayed, ReportTaken
 from counterfoil.client.sse import SseLines
 from counterfoil.domain.jsontext import parse_json
 
@@ -67,9 +67,9 @@ class InboxCalls(ApiConnection):
         """One callback, with its body if it is kept."""
         return cast(CallbackDetail, await self._call("GET", f"/api/v1/callbacks/{part(callback_id)}"))
 
-    async def replay_callback(self, callback_id: str) -> ReportTaken:
+    async def replay_callback(self, callback_id: str) -> CallbackReplayed:
         """Decide about a callback again; ``CallbackNotReplayable`` if its body is not kept."""
-        return cast(ReportTaken, await self._call("POST", f"/api/v1/callbacks/{part(callback_id)}/replay"))
+        return cast(CallbackReplayed, await self._call("POST", f"/api/v1/callbacks/{part(callback_id)}/replay"))
 
     async def complete_work(self, work_id: str, result: Mapping[str, Any]) -> ReportTaken:
         """Report the result of a work item as an operator, without its receipt."""

@@ -81,7 +81,7 @@ class AcceptedCallback:
 
 
 _REPORTED = frozenset({"work_succeeded", "work_failed", "work_not_completed", "work_postponed"})
-_HEARTBEAT = "work_heartbeat"
+_OTHERS = {"work_heartbeat": CallbackKind.HEARTBEAT, "hook_received": CallbackKind.HOOK}
 
 
 def accepted_in(
@@ -95,13 +95,10 @@ def accepted_in(
     data: Mapping[str, Any],
 ) -> AcceptedCallback | None:
     """The accepted callback that led to an event; None: something else did."""
-    if event_type == _HEARTBEAT:
-        kind = CallbackKind.HEARTBEAT
-    elif event_type in _REPORTED and data.get("via") == "webhook":
+    kind = _OTHERS.get(event_type)
+    if event_type in _REPORTED and data.get("via") == "webhook":
         kind = CallbackKind.COMPLETION
-    else:
-        return None
-    return AcceptedCallback(number, at, kind, flow_id, step_id, work_id, attempt)
+    return None if kind is None else AcceptedCallback(number, at, kind, flow_id, step_id, work_id, attempt)
 
 
 # -- bodies -------------------------------------------------------------------------------------------------------

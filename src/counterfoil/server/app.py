@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiohttp import web
 
 from counterfoil.domain.approvals.decisions import NOBODY
-from counterfoil.domain.errors import BadRequest, PayloadTooLarge, Unavailable
+from counterfoil.domain.errors import BadRequest, CounterfoilError, PayloadTooLarge, Unavailable
 from counterfoil.domain.redaction import holds_receipt
 from counterfoil.server.answers import empty_response
 from counterfoil.server.auth import CALLER, Guard, KeyRing
@@ -97,7 +97,7 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
     handler, roles, changes, open_on_loopback = route.handler, route.roles, route.changes, route.open_on_loopback
     own_credential = route.own_credential
 
-    async def guarded_handler(request: web.Request) -> web.StreamResponse:
+    async def admitted(request: web.Request) -> None:
         if own_credential is not None and own_credential(request):
             request[CALLER] = NOBODY
         else:
@@ -107,6 +107,14 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
                 raise Unavailable("the engine is stopping")
             if own_credential is None:
                 _refuse_receipts(request)
+
+    async def guarded_handler(request: web.Request) -> web.StreamResponse:
+        try:
+            await admitted(request)
+        except CounterfoilError as error:
+            if route.refused is not None:
+                route.refused(request, error)
+            raise
         return await handler(request)
 
     return guarded_handler

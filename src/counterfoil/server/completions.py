@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
+
+from aiohttp import web
 
 from counterfoil.domain.callbacks import IGNORED, CallbackKind
 from counterfoil.domain.errors import CounterfoilError
+from counterfoil.domain.hooks.delivering import Delivered
 from counterfoil.domain.work.decisions import Verdict
 from counterfoil.engine import Engine
 from counterfoil.engine.callbacks.recorder import Arrival, CallbackRecorder
@@ -41,6 +45,29 @@ class CompletionIntake(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class ReceivedCallback:
+    """A request as far as it was read: what the inbox is told of it, wherever it ends."""
+
+    request: web.Request
+    work_id: str | None = None
+    flow_id: str | None = None
+    step_id: str | None = None
+    body: bytes | None = None
+
+    def arrival(self) -> Arrival:
+        request = self.request
+        return Arrival(
+            work_id=self.work_id,
+            flow_id=self.flow_id,
+            step_id=self.step_id,
+            body=self.body,
+            announced=request.content_length,
+            source=request.remote,
+            traceparent=request.headers.get("traceparent"),
+        )
+
+
 class CallbackNotes:
     """Tells the inbox of callbacks and how each was answered; of accepted ones only if it keeps their bodies."""
 
@@ -65,6 +92,13 @@ class CallbackNotes:
             self._recorder.note(CallbackKind.COMPLETION, answer.verdict.value, 200, arrival)
         elif self.notes_accepted:
             self._recorder.note(CallbackKind.COMPLETION, answer.verdict.value, 200, arrival, answer.recorded_at)
+
+    def delivered(self, answer: Delivered, arrival: Arrival) -> None:
+        """A payload was delivered to a hook, or is a duplicate."""
+        if answer.duplicate:
+            self._recorder.note(CallbackKind.HOOK, Verdict.DUPLICATE.value, 200, arrival)
+        elif self.notes_accepted:
+            self._recorder.note(CallbackKind.HOOK, Verdict.ACCEPTED.value, 200, arrival, answer.received_at)
 
     def beaten(self, answer: HeartbeatAnswer, arrival: Arrival) -> None:
         """A heartbeat for work that was cancelled is answered and changes nothing."""

@@ -150,3 +150,16 @@ class CallbackDetail(CallbackDocument):
     """A callback with its body."""
 
     body: Annotated[str | None, described("the body, receipts redacted; null: it is not kept")]
+
+
+class CallbackReplayed(TypedDict):
+    """The answer to a replayed completion as the webhook gives it, or to a replayed payload as the hook gives it."""
+
+    flow_id: str
+    step_id: str
+    verdict: NotRequired[Annotated[str, OneOf(Literal["accepted", "duplicate", "stale"])]]
+    status: NotRequired[WorkState]
+    recorded_at: NotRequired[Time | None]
+    delivered: NotRequired[bool]
+    duplicate: NotRequired[bool]
+    buffered: NotRequired[bool]

@@ -54,7 +54,13 @@ async def test_a_token_is_percent_encoded_in_the_url(api: Api, order_id: str) ->
 
 @pytest.mark.parametrize(
     ("token", "order_id"),
-    [("order:{order_id}", "x" * 250), ("{order_id}", "."), ("{order_id}", ".."), ("{order_id}", ""), ("{order_id}", "\0")],
+    [
+        ("order:{order_id}", "x" * 250),
+        ("{order_id}", "."),
+        ("{order_id}", ".."),
+        ("{order_id}", ""),
+        ("{order_id}", "\0"),
+    ],
 )
 async def test_a_token_that_no_url_can_hold_fails_the_step(api: Api, token: str, order_id: str) -> None:
     await put_hook(api, hook={"token": token})

@@ -52,6 +52,8 @@ class Delivered:
     step_id: str
     duplicate: bool = False
     buffered: bool = False
+    received_at: int | None = None
+    """When it was recorded; None: it is a duplicate."""
 
 
 def deliver(view: FlowView, token: Token, incoming: Incoming, now: int) -> Delivered:
@@ -105,7 +107,7 @@ def _deliver_to_owner(view: FlowView, token: Token, owned: HookToken, incoming: 
     if payloads is not None:
         complete(view, view.work(owned.work_id), hook.collect, payloads, now)
     settle(view, hook.flow_id, now)
-    return Delivered(hook.flow_id, hook.step_id)
+    return Delivered(hook.flow_id, hook.step_id, received_at=now)
 
 
 def _buffer(view: FlowView, token: Token, incoming: Incoming, expected: Iterable[str], now: int) -> Delivered | None:
@@ -119,7 +121,7 @@ def _buffer(view: FlowView, token: Token, incoming: Incoming, expected: Iterable
         if hook.enough:
             continue
         _receive(view, token, hook, None, incoming, now)
-        return Delivered(hook.flow_id, hook.step_id, buffered=True)
+        return Delivered(hook.flow_id, hook.step_id, buffered=True, received_at=now)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from counterfoil.domain.callbacks import Callback, CallbackKind
 from counterfoil.domain.errors import CallbackNotReplayable
+from counterfoil.domain.hooks.tokens import Token
 from counterfoil.engine.callbacks.commands import ForgetCallback
 from counterfoil.engine.callbacks.recorder import CallbackRecorder
 from counterfoil.engine.context import EngineContext
@@ -42,7 +43,7 @@ class Callbacks:
             raise CallbackNotReplayable(
                 "a heartbeat says that a worker is alive now: only the worker can send it again"
             )
-        if callback.work_id is None:
+        if callback.flow_id is None:
             raise CallbackNotReplayable("its receipt is unknown, so there is no work item to replay it for")
         if callback.body is None:
             raise CallbackNotReplayable(
@@ -50,6 +51,14 @@ class Callbacks:
                 "callbacks.body_bytes how long they may be"
             )
         return callback, callback.body.encode()
+
+    async def hook_token(self, callback: Callback) -> Token:
+        """The token of the hook that a payload is for, as the engine knows it; raises CallbackNotReplayable."""
+        tokens = await self._queries.hook_tokens(callback)
+        if len(tokens) != 1:
+            reason = "more than one hook of its step waits" if tokens else "no hook of its step waits any more"
+            raise CallbackNotReplayable(reason)
+        return Token(tokens[0], None)
 
     def old(self, now: int, limit: int) -> ForEach[bool]:
         """The search for callbacks that were kept long enough, and the command for each."""

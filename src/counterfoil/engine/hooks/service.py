@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from counterfoil.domain.errors import CounterfoilError
-from counterfoil.domain.hooks.delivering import Incoming
+from counterfoil.domain.hooks.delivering import Delivered, Incoming
 from counterfoil.domain.hooks.tokens import Token
 from counterfoil.engine.hooks.commands import Deliver, RegisterWaiting
 from counterfoil.observability.metrics import Metrics
@@ -20,7 +20,7 @@ class Hooks:
         self._commit = commit
         self._metrics = metrics
 
-    async def deliver(self, token: Token, incoming: Incoming) -> PayloadTaken:
+    async def deliver(self, token: Token, incoming: Incoming) -> Delivered:
         """Deliver a payload; returns once it is durable."""
         try:
             delivered = await self._commit.submit(Deliver(token, incoming))
@@ -29,6 +29,10 @@ class Hooks:
             raise
         verdict = "duplicate" if delivered.duplicate else "buffered" if delivered.buffered else "delivered"
         self._metrics.hook_delivery(verdict)
+        return delivered
+
+    @staticmethod
+    def answer(delivered: Delivered) -> PayloadTaken:
         answer: PayloadTaken = {
             "flow_id": delivered.flow_id,
             "step_id": delivered.step_id,

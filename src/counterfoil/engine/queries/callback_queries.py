@@ -133,6 +133,11 @@ class CallbackQueries:
         callback = await self.callback(callback_id)
         return {**_document(callback), "body": callback.body}
 
+    async def hook_tokens(self, callback: Callback) -> list[str]:
+        """The tokens of the hooks that a callback may be for, as digests."""
+        rows = await read(self._store, "hook_tokens_of_callback", flow_id=callback.flow_id, step_id=callback.step_id)
+        return [row[0] for row in rows]
+
     async def oldest(self) -> int | None:
         """When the oldest callback of the table arrived."""
         at: int | None = (await read(self._store, "next_old_callback"))[0][0]
@@ -211,13 +216,13 @@ class CallbackQueries:
         return [_Stored(row[0], CALLBACK_COLUMNS.read(row[1:])) for row in rows]
 
     async def _kept(self, accepted: list[AcceptedCallback]) -> dict[tuple[Any, ...], deque[Callback]]:
-        """What is kept of accepted callbacks besides the journal, by kind, work item and time."""
+        """What is kept of accepted callbacks besides the journal, by ``_place``."""
         found: dict[tuple[Any, ...], deque[Callback]] = defaultdict(deque)
         wanted = sorted({(each.flow_id, each.at) for each in accepted})
         if wanted:
             rows = await read(self._store, "accepted_callbacks", wanted=orjson.dumps(wanted).decode())
             for callback in map(CALLBACK_COLUMNS.read, rows):
-                found[callback.kind, callback.work_id, callback.at].appendleft(callback)  # as lists are: newest first
+                found[_place(callback)].appendleft(callback)  # as lists are: newest first
         return found
 
 
@@ -264,9 +269,15 @@ def _merged(
     return listed, _Position(number, at, ordinal), more
 
 
+def _place(callback: AcceptedCallback | Callback) -> tuple[Any, ...]:
+    """By what an event and the record that completes it are the same. The record of a payload knows its step only."""
+    of_hook = callback.kind == CallbackKind.HOOK
+    return callback.kind, callback.at, callback.step_id if of_hook else callback.work_id, callback.flow_id
+
+
 def _taken(found: AcceptedCallback, kept: dict[tuple[Any, ...], deque[Callback]]) -> Callback | None:
     """What is kept of an accepted callback. Of several in one millisecond, each is taken once."""
-    own = kept.get((found.kind, found.work_id, found.at))
+    own = kept.get(_place(found))
     return own.popleft() if own else None
 
 

@@ -9,8 +9,16 @@ from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from counterfoil.domain.callbacks import CallbackKind
-from counterfoil.domain.errors import CallbackNotReplayable, InvalidInput, InvalidResult, UnknownCallback
+from counterfoil.domain.errors import (
+    CallbackNotReplayable,
+    HookNotFound,
+    InvalidInput,
+    InvalidPayload,
+    InvalidResult,
+    UnknownCallback,
+)
 from counterfoil.domain.flows.requests import StepId
+from counterfoil.domain.hooks.delivering import Incoming
 from counterfoil.domain.time import wire_time
 from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.queries.callback_queries import CallbackFilters
@@ -19,7 +27,7 @@ from counterfoil.server.auth import OPERATORS, caller
 from counterfoil.server.requests import Cursor, Limit, Query, parse_body, read_optional_model, read_query, validate
 from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
 from counterfoil.server.routes.work import COMPLETION_REFUSALS, completion_answer
-from counterfoil.wire.work import CallbackDetail, CallbackPage, ReportTaken
+from counterfoil.wire.work import CallbackDetail, CallbackPage, CallbackReplayed
 
 _CALLBACK_ID = re.compile(r"[0-9a-z]{1,64}")
 _TIME = WithJsonSchema({"type": "string", "format": "date-time"})
@@ -70,6 +78,10 @@ def callback_routes(engine: EngineFacade) -> list[Route]:
         callback_id = _callback_id(request)
         await read_optional_model(request, ReplayBody, InvalidInput)
         callback, body = await engine.callbacks.replayable(callback_id)
+        if callback.kind == CallbackKind.HOOK:
+            token = await engine.callbacks.hook_token(callback)
+            incoming = Incoming(parse_body(body, InvalidPayload), f"replay:{callback_id}")
+            return json_response(engine.hooks.answer(await engine.hooks.deliver(token, incoming)))
         result = validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
         assert callback.work_id is not None, "replayable"
         return completion_answer(
@@ -84,8 +96,8 @@ def callback_routes(engine: EngineFacade) -> list[Route]:
             tag="callbacks",
             summary="List callbacks",
             description="Every request to a webhook, heartbeat or hook URL, newest first, with its verdict; unknown "
-            "receipts are sampled. Filters combine. A page may be shorter than its limit, or empty, while `next_cursor` "
-            "goes on.",
+            "receipts are sampled. Filters combine. A page may be shorter than its limit, or empty, while there is a "
+            "`next_cursor`.",
             query=CallbackQuery,
             answers={200: SuccessAnswer(description="one page", model=CallbackPage)},
             errors=(InvalidInput,),
@@ -107,13 +119,17 @@ def callback_routes(engine: EngineFacade) -> list[Route]:
             tag="callbacks",
             summary="Replay a callback",
             description="Decides about the kept body again, now, as an operator: the answer is that of the webhook, "
-            "signatures are not checked again, and the journal names the API key. Only completions whose body is kept.",
+            "signatures are not checked again, and the journal names the API key. Only completions and payloads whose "
+            "body is kept.",
             request=ReplayBody,
             request_optional=True,
             answers={
-                200: SuccessAnswer(description="recorded, or a repeat without effect: see `verdict`", model=ReportTaken)
+                200: SuccessAnswer(description="the answer of the webhook, or of the hook", model=CallbackReplayed)
             },
-            errors=(UnknownCallback, CallbackNotReplayable, InvalidInput, *COMPLETION_REFUSALS),
+            errors=(
+                *(UnknownCallback, CallbackNotReplayable, HookNotFound, InvalidInput, InvalidPayload),
+                *COMPLETION_REFUSALS,
+            ),
             roles=OPERATORS,
         ),
     ]

@@ -5,13 +5,16 @@ Reading never changes anything: mail and chat programs open links before people 
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any
 
 from aiohttp import web
 from pydantic import Field, RootModel
 
+from counterfoil.domain.callbacks import CallbackKind
 from counterfoil.domain.errors import (
     BadRequest,
+    CounterfoilError,
     HookNotFound,
     InvalidInput,
     InvalidPayload,
@@ -23,7 +26,8 @@ from counterfoil.domain.hooks.delivering import Incoming
 from counterfoil.domain.hooks.tokens import Token, given, has_made_form, read_made, token_problem
 from counterfoil.server.answers import json_response
 from counterfoil.server.auth import OPERATORS
-from counterfoil.server.requests import Cursor, Limit, Query, read_json, read_query
+from counterfoil.server.completions import CallbackNotes, ReceivedCallback
+from counterfoil.server.requests import Cursor, Limit, Query, parse_body, read_body, read_query, require_json
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
 from counterfoil.wire.inbound.hooks import HookDocument, HooksPage, PayloadTaken
 
@@ -42,29 +46,40 @@ class HookFilters(Query):
 
 
 def hook_routes(engine: EngineFacade) -> list[Route]:
-    def token_of(request: web.Request) -> Token:
-        """The token of the path. One that no hook can have, or a forged one, is unknown without a lookup."""
-        text = request.match_info["token"]
-        if has_made_form(text):
-            made = read_made(engine.context.receipts, text)
-            if made is None:
-                raise HookNotFound
-            return made
-        if token_problem(text) is not None:
-            raise HookNotFound
-        return given(text)
+    notes = CallbackNotes(engine)
 
-    async def read_incoming(request: web.Request) -> Incoming:
+    async def read_incoming(received: ReceivedCallback) -> Incoming:
         """What is delivered. A step that accepts a sender's own signature and shape reads it here, by ``accept``."""
-        payload = await read_json(request, request.client_max_size, InvalidPayload)
-        return Incoming(payload, _delivery_id(request))
+        request = received.request
+        require_json(request)
+        received.body = body = await read_body(request, request.client_max_size)
+        return Incoming(parse_body(body, InvalidPayload), _delivery_id(request))
 
     async def deliver_payload(request: web.Request) -> web.Response:
-        token = token_of(request)
-        return json_response(await engine.hooks.deliver(token, await read_incoming(request)))
+        received, token = ReceivedCallback(request), None
+        try:
+            token = _token_of(engine, request)
+            delivered = await engine.hooks.deliver(token, await read_incoming(received))
+        except CounterfoilError as error:
+            if token is not None and not isinstance(error, HookNotFound):
+                await name_hook(received, token)
+            notes.refused(CallbackKind.HOOK, error, received.arrival())
+            raise
+        received.flow_id, received.step_id = delivered.flow_id, delivered.step_id
+        notes.delivered(delivered, received.arrival())
+        return json_response(engine.hooks.answer(delivered))
+
+    async def name_hook(received: ReceivedCallback, token: Token) -> None:
+        """For the inbox: which hook a refused payload was for."""
+        with contextlib.suppress(CounterfoilError):
+            hook = await engine.hook_queries.hook(token)
+            received.flow_id, received.step_id = hook["flow_id"], hook["step_id"]
+
+    def refused_before(request: web.Request, error: CounterfoilError) -> None:
+        notes.refused(CallbackKind.HOOK, error, ReceivedCallback(request).arrival())
 
     async def get_hook(request: web.Request) -> web.Response:
-        return json_response(await engine.hook_queries.hook(token_of(request)))
+        return json_response(await engine.hook_queries.hook(_token_of(engine, request)))
 
     async def list_hooks(request: web.Request) -> web.Response:
         wanted = read_query(request, HookFilters)
@@ -93,6 +108,7 @@ def hook_routes(engine: EngineFacade) -> list[Route]:
             errors=(HookNotFound, InvalidPayload, UnsupportedMediaType, PayloadTooLarge),
             roles=OPERATORS,
             own_credential=lambda request: has_made_form(request.match_info["token"]),
+            refused=refused_before,
         ),
         Route(
             method="GET",
@@ -117,6 +133,19 @@ def hook_routes(engine: EngineFacade) -> list[Route]:
             errors=(InvalidInput,),
         ),
     ]
+
+
+def _token_of(engine: EngineFacade, request: web.Request) -> Token:
+    """The token of the path. One that no hook can have, or a forged one, is unknown without a lookup."""
+    text = request.match_info["token"]
+    if has_made_form(text):
+        made = read_made(engine.context.receipts, text)
+        if made is None:
+            raise HookNotFound
+        return made
+    if token_problem(text) is not None:
+        raise HookNotFound
+    return given(text)
 
 
 def _delivery_id(request: web.Request) -> str | None:

@@ -5,8 +5,6 @@ This is the hot path: a handler does no more than read, validate, submit and ans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from aiohttp import web
 from pydantic import ValidationError
 
@@ -33,7 +31,7 @@ from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.callbacks.recorder import Arrival
 from counterfoil.engine.work.complete import Completion, HeartbeatAnswer
 from counterfoil.server.answers import json_answer, json_response
-from counterfoil.server.completions import CallbackNotes, Headers, Resolve, Source, completion_text
+from counterfoil.server.completions import CallbackNotes, Headers, ReceivedCallback, Resolve, Source, completion_text
 from counterfoil.server.requests import parse_body, read_body, require_json, validate
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
 from counterfoil.wire.work import HeartbeatTaken, ReceiptState, ReportTaken
@@ -62,25 +60,6 @@ async def _read_report(request: web.Request) -> bytes:
         return await read_body(request, request.client_max_size)
     except BadRequest as error:
         raise UndecodableResult(errors=[{"place": "body", "message": error.message}]) from None
-
-
-@dataclass(slots=True)
-class _Received:
-    """A request as far as it was read: what the inbox is told of it, wherever it ends."""
-
-    request: web.Request
-    work_id: str | None = None
-    body: bytes | None = None
-
-    def arrival(self) -> Arrival:
-        request = self.request
-        return Arrival(
-            work_id=self.work_id,
-            body=self.body,
-            announced=request.content_length,
-            source=request.remote,
-            traceparent=request.headers.get("traceparent"),
-        )
 
 
 class WebhookIntake:
@@ -130,7 +109,7 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
 
     async def complete(request: web.Request, flow_id: str, step_id: str, token: str) -> web.Response:
         engine.metrics.completion_arrived("ordinary")
-        received = _Received(request)
+        received = ReceivedCallback(request)
         try:
             completion = await decide(received, flow_id, step_id, token)
         except CounterfoilError as error:
@@ -140,7 +119,7 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
             notes.completed(completion, received.arrival())
         return json_answer(completion_text(completion, flow_id, step_id).encode())
 
-    async def decide(received: _Received, flow_id: str, step_id: str, token: str) -> Completion:
+    async def decide(received: ReceivedCallback, flow_id: str, step_id: str, token: str) -> Completion:
         request = received.request
         try:
             received.work_id = work_id = engine.reports.work_of(flow_id, step_id, token)
@@ -203,7 +182,7 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
 def _receipt_routes(engine: EngineFacade) -> list[Route]:
     notes = CallbackNotes(engine)
 
-    async def beat(received: _Received) -> HeartbeatAnswer:
+    async def beat(received: ReceivedCallback) -> HeartbeatAnswer:
         request, body = received.request, b""
         match = request.match_info
         received.work_id = work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
@@ -217,7 +196,7 @@ def _receipt_routes(engine: EngineFacade) -> list[Route]:
         )
 
     async def beat_work(request: web.Request) -> web.Response:
-        received = _Received(request)
+        received = ReceivedCallback(request)
         try:
             answer = await beat(received)
         except CounterfoilError as error:

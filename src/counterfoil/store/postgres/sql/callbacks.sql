@@ -78,14 +78,17 @@ WHERE c.verdict = 'accepted' ORDER BY c.ordinal;
 -- name: callbacks_in_journal
 -- Entries of the journal, newest first, down from :before; of those that hold no accepted callback, the events are null.
 SELECT seq, flow_id, work_id, at,
-    CASE WHEN events LIKE '%"via":"webhook"%' OR events LIKE '%["work_heartbeat",%' THEN events END
+    CASE WHEN events LIKE '%"via":"webhook"%' OR events LIKE '%["work_heartbeat",%'
+        OR events LIKE '%["hook_received",%' THEN events END
 FROM journal WHERE seq <= :before::bigint ORDER BY seq DESC LIMIT :limit;
 
 -- name: callbacks_in_journal_of_flow
 -- The same for one flow, and for one work item if it is given.
 SELECT seq, flow_id, work_id, at,
     CASE WHEN (:work_id::text IS NULL OR work_id = :work_id::text)
-        AND (events LIKE '%"via":"webhook"%' OR events LIKE '%["work_heartbeat",%') THEN events END
+        AND (
+            events LIKE '%"via":"webhook"%' OR events LIKE '%["work_heartbeat",%' OR events LIKE '%["hook_received",%'
+        ) THEN events END
 FROM journal WHERE flow_id = :flow_id AND seq <= :before::bigint ORDER BY seq DESC LIMIT :limit;
 
 -- name: journal_entry
@@ -94,3 +97,7 @@ SELECT seq, flow_id, work_id, at, events FROM journal WHERE seq = :seq;
 -- name: journal_entry_from
 -- The first entry from a number on, and its time.
 SELECT seq, at FROM journal WHERE seq >= :seq ORDER BY seq LIMIT 1;
+
+-- name: hook_tokens_of_callback
+-- The tokens of the hooks of a step that have not ended, as digests.
+SELECT DISTINCT token_id FROM hooks WHERE flow_id = :flow_id AND step_id = :step_id AND status <> 'ended';
