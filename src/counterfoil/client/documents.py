@@ -23,6 +23,7 @@ from counterfoil.wire.flows import StepInFlow as StepRun
 from counterfoil.wire.gate import ClaimDocument as Claim
 from counterfoil.wire.gate import ClaimProlonged, GateAnswer, RetryContext
 from counterfoil.wire.gate import KeyOwnerDocument as KeyOwner
+from counterfoil.wire.inbound.hooks import PayloadTaken
 from counterfoil.wire.journal import EventsPage as EventPage
 from counterfoil.wire.journal import JournalEvent as Event
 from counterfoil.wire.operations import ReadinessDocument as Readiness
@@ -72,6 +73,7 @@ __all__ = [
     "KeyOwner",
     "LastProbe",
     "Parent",
+    "PayloadTaken",
     "PendingApproval",
     "Plan",
     "Policy",

@@ -9,7 +9,14 @@ import aiohttp
 
 from counterfoil.client.arguments import Moment, mapping, time_text
 from counterfoil.client.connection import ApiConnection, part
-from counterfoil.client.documents import Callback, CallbackDetail, CallbackPage, CallbackReplayed, ReportTaken
+from counterfoil.client.documents import (
+    Callback,
+    CallbackDetail,
+    CallbackPage,
+    CallbackReplayed,
+    PayloadTaken,
+    ReportTaken,
+)
 from counterfoil.client.sse import SseLines
 from counterfoil.domain.jsontext import parse_json
 
@@ -75,6 +82,10 @@ class InboxCalls(ApiConnection):
         """Report the result of a work item as an operator, without its receipt."""
         path = f"/api/v1/work/{part(work_id)}/complete"
         return cast(ReportTaken, await self._call("POST", path, body=mapping("result", result)))
+
+    async def deliver_to_work(self, work_id: str, payload: Any) -> PayloadTaken:
+        """Deliver a payload to the hook of a work item as an operator, without its token."""
+        return cast(PayloadTaken, await self._call("POST", f"/api/v1/work/{part(work_id)}/payload", body=payload))
 
     # -- relays --------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ from typing import Annotated, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from counterfoil.domain.callbacks import CallbackKind
 from counterfoil.domain.states import WorkStatus
 from counterfoil.wire.errors import Failure
 from counterfoil.wire.inbound.hooks import HookOfWork
@@ -122,7 +121,7 @@ class CallbackDocument(TypedDict):
 
     callback_id: str
     at: Time
-    kind: Annotated[str, OneOf(CallbackKind)]
+    kind: Annotated[str, OneOf(Literal["completion", "heartbeat", "hook"])]
     verdict: Annotated[
         str, described("`accepted`, `duplicate`, `stale`, `ignored`, or the code of the error that refused it")
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from counterfoil.domain.callbacks import Callback, CallbackKind
-from counterfoil.domain.errors import CallbackNotReplayable
+from counterfoil.domain.errors import CallbackNotReplayable, HookNotFound
 from counterfoil.domain.hooks.tokens import Token
 from counterfoil.engine.callbacks.commands import ForgetCallback
 from counterfoil.engine.callbacks.recorder import CallbackRecorder
@@ -59,6 +59,13 @@ class Callbacks:
             reason = "more than one hook of its step waits" if tokens else "no hook of its step waits any more"
             raise CallbackNotReplayable(reason)
         return Token(tokens[0], None)
+
+    async def hook_token_of_work(self, work_id: str) -> Token:
+        """The token of the hook of a work item, as the engine knows it; raises UnknownWork or HookNotFound."""
+        token_id = await self._queries.hook_token_of(work_id)
+        if token_id is None:
+            raise HookNotFound("this work item is no hook that waits for a payload")
+        return Token(token_id, None)
 
     def old(self, now: int, limit: int) -> ForEach[bool]:
         """The search for callbacks that were kept long enough, and the command for each."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from counterfoil.domain.callbacks import ACCEPTED, AcceptedCallback, Callback, CallbackKind, accepted_in
-from counterfoil.domain.errors import UnknownCallback
+from counterfoil.domain.errors import UnknownCallback, UnknownWork
 from counterfoil.domain.time import rfc3339
 from counterfoil.engine.queries.reading import not_a_cursor, read
 from counterfoil.store.journal import MOST_EVENTS, parse_entry
@@ -137,6 +137,14 @@ class CallbackQueries:
         """The tokens of the hooks that a callback may be for, as digests."""
         rows = await read(self._store, "hook_tokens_of_callback", flow_id=callback.flow_id, step_id=callback.step_id)
         return [row[0] for row in rows]
+
+    async def hook_token_of(self, work_id: str) -> str | None:
+        """The token of the hook of a work item, as a digest; None: its hook does not wait. Raises UnknownWork."""
+        rows = await read(self._store, "hook_token_of_work", work_id=work_id)
+        if not rows:
+            raise UnknownWork
+        token: str | None = rows[0][0]
+        return token
 
     async def oldest(self) -> int | None:
         """When the oldest callback of the table arrived."""

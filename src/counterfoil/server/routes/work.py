@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from counterfoil.domain.errors import (
     AlreadyFailed,
     AlreadySucceeded,
     ConflictingResult,
     FlowNotFailed,
+    HookNotFound,
     InvalidInput,
+    InvalidPayload,
     InvalidResult,
     PayloadTooLarge,
     UnknownWork,
@@ -22,13 +25,15 @@ from counterfoil.domain.errors import (
     WorkNotFailed,
 )
 from counterfoil.domain.flows.requests import RedriveRequest
+from counterfoil.domain.hooks.delivering import Incoming
 from counterfoil.domain.work.results import StepResult
 from counterfoil.engine.work.complete import OperatorCompletion
 from counterfoil.server.answers import json_answer, json_response
 from counterfoil.server.auth import OPERATORS, caller
 from counterfoil.server.completions import completion_text
-from counterfoil.server.requests import WorkFilters, read_model, read_optional_model, read_query
+from counterfoil.server.requests import WorkFilters, read_json, read_model, read_optional_model, read_query
 from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
+from counterfoil.wire.inbound.hooks import PayloadTaken
 from counterfoil.wire.work import ReportTaken, WorkDetail, WorkPage, WorkRedriven, WorkRedrivenByFilter
 
 _WORK_ID = re.compile(r"[A-Za-z0-9._~:-]{1,200}")
@@ -38,6 +43,10 @@ class RedriveWorkBody(BaseModel):
     """``POST /api/v1/work/{work_id}/redrive``; the body is optional."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class WorkPayload(RootModel[Any]):
+    """Any JSON value; a hook that collects one payload takes an object."""
 
 
 COMPLETION_REFUSALS = (
@@ -61,7 +70,26 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
         result = await read_model(request, StepResult, InvalidResult)
         return completion_answer(await engine.reports.complete_as_operator(work_id, result, caller(request)))
 
+    async def deliver_to_work_item(request: web.Request) -> web.Response:
+        work_id = _work_id(request)
+        payload = await read_json(request, request.client_max_size, InvalidPayload)
+        token = await engine.callbacks.hook_token_of_work(work_id)
+        return json_response(engine.hooks.answer(await engine.hooks.deliver(token, Incoming(payload))))
+
     return [
+        Route(
+            method="POST",
+            path="/api/v1/work/{work_id}/payload",
+            handler=deliver_to_work_item,
+            tag="work",
+            summary="Deliver a payload to the hook of a work item as an operator",
+            description="The same payload and the same answer as at the URL of the hook, without its token.",
+            request=WorkPayload,
+            example={"confirmed": True},
+            answers={200: SuccessAnswer(description="the payload is recorded", model=PayloadTaken)},
+            errors=(UnknownWork, HookNotFound, InvalidPayload, UnsupportedMediaType, PayloadTooLarge),
+            roles=OPERATORS,
+        ),
         Route(
             method="POST",
             path="/api/v1/work/{work_id}/complete",

@@ -101,3 +101,9 @@ SELECT seq, at FROM journal WHERE seq >= :seq ORDER BY seq LIMIT 1;
 -- name: hook_tokens_of_callback
 -- The tokens of the hooks of a step that have not ended, as digests.
 SELECT DISTINCT token_id FROM hooks WHERE flow_id = :flow_id AND step_id = :step_id AND status <> 'ended';
+
+-- name: hook_token_of_work
+-- The token of the hook of a work item, as a digest; null: its hook does not wait.
+SELECT h.token_id FROM work AS w
+LEFT JOIN hooks AS h ON h.flow_id = w.flow_id AND h.work_id = w.work_id AND h.status = 'waiting'
+WHERE w.work_id = :work_id;
