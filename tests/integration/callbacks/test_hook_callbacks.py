@@ -64,8 +64,10 @@ async def test_a_payload_is_delivered_again_by_its_replay(start_node: StartNode,
     assert detail["body"] == '{"confirmed":true}'
     path = f"/api/v1/callbacks/{found['callback_id']}/replay"
     assert (await api.post(path)).ok() == {
-        "flow_id": flow_id, "step_id": HOOK,
-        "delivered": True, "duplicate": False,
+        "flow_id": flow_id,
+        "step_id": HOOK,
+        "delivered": True,
+        "duplicate": False,
     }
     assert (await api.final(flow_id))["outputs"] == {"payloads": [PAYLOAD, PAYLOAD]}
     (await api.post(path)).refused(409, "CALLBACK_NOT_REPLAYABLE")
