@@ -67,6 +67,7 @@ class Size:
     results: int = 1_000_000
     few_results: int = 1_000
     forgotten: int = 20_000
+    forged: int = 100_000
 
 
 QUICK = Size(
@@ -84,6 +85,7 @@ QUICK = Size(
     gates=100,
     results=5_000,
     forgotten=1_000,
+    forged=2_000,
 )
 Measure = Callable[[Size], Awaitable[list[Outcome]]]
 

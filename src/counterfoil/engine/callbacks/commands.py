@@ -15,7 +15,10 @@ SURPLUS_AT_LEAST = 256
 
 
 class RecordCallbacks:
-    """Write callbacks, and remove as many of the oldest as are too many then: the limit holds after every commit."""
+    """Write callbacks, and remove as many of the oldest as are too many then.
+
+    So the limit holds after every commit of a node; what another node adds at the same time goes with the next one.
+    """
 
     __slots__ = ("_callbacks", "_surplus")
 

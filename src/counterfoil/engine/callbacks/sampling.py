@@ -26,7 +26,7 @@ class Rate:
     def takes(self, now: int) -> bool:
         """Take a token, if there is one."""
         full_at = max(self._full_at, now)
-        if full_at > now + (self._burst - 1) * self._interval_ms:
+        if not self._burst or full_at > now + (self._burst - 1) * self._interval_ms:
             return False
         self._full_at = full_at + self._interval_ms
         return True
