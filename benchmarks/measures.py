@@ -68,6 +68,7 @@ class Size:
     few_results: int = 1_000
     forgotten: int = 20_000
     calls: int = 2_000
+    forged: int = 100_000
 
 
 QUICK = Size(
@@ -86,6 +87,7 @@ QUICK = Size(
     results=5_000,
     forgotten=1_000,
     calls=200,
+    forged=2_000,
 )
 Measure = Callable[[Size], Awaitable[list[Outcome]]]
 

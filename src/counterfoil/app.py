@@ -42,6 +42,7 @@ from counterfoil.store.select import examine, make_store
 from counterfoil.transport.descriptors import RESERVED, DescriptorShares, raise_limit, share_out
 from counterfoil.transport.egress import EgressPolicy
 from counterfoil.transport.http import HttpTransport
+from counterfoil.transport.relay import RelayingTransport, Relays
 from counterfoil.transport.signing import Signer, Verifier
 
 T = TypeVar("T")
@@ -121,19 +122,22 @@ class Counterfoil:
             retention=Retention(settings.retention_ms or None, settings.payload_retention_ms or None),
             reviewers=reviewers_among(settings.keys),
             secrets=Secrets(settings.secrets),
+            callbacks=settings.callbacks.rules,
         )
-        self._transport = HttpTransport(
+        self._http = HttpTransport(
             egress=EgressPolicy(settings.egress_allow, settings.egress_deny, settings.egress_only),
             clock=self._clock,
             max_response_bytes=settings.max_response_bytes,
         )
+        relays = Relays(context.new_id, settings.max_response_bytes)
         self.metrics = Metrics()
         secret = settings.signing_secret
         self.engine = assemble(
             self._store,
             context,
-            self._transport,
+            RelayingTransport(self._http, relays),
             self.metrics,
+            relays=relays,
             signer=Signer(secret) if secret else None,
             verifier=Verifier(secret) if secret else None,
             limits=Limits(
@@ -180,12 +184,12 @@ class Counterfoil:
         left, _ = await asyncio.gather(self.engine.stop(self.settings.shutdown_grace_ms / 1000), self._close_server())
         if left:
             log.info("attempts_left", attempts=left, outcome="unknown")
-        await self._transport.__aexit__(None, None, None)
+        await self._http.__aexit__(None, None, None)
         await self._store.close()
 
     async def _start(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Start each part in order; ``cleanup`` stops the parts that were started when one fails."""
-        await cleanup.enter_async_context(self._transport)
+        await cleanup.enter_async_context(self._http)
         try:
             await self.engine.lease.keep()
         except StoreFailure as failure:

@@ -14,6 +14,7 @@ import pytest
     [
         ("completions", "cycle", "latency", "bulk", "gate"),
         ("clients",),
+        ("flood",),
         ("restart", "flat", "dedup"),
         ("postgres", "postgres-cycle", "nodes", "takeover"),
         ("large-flows", "postgres-large-flows"),

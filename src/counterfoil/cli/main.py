@@ -18,9 +18,11 @@ from counterfoil.cli.commands.schedules import schedule
 from counterfoil.cli.commands.serve import serve
 from counterfoil.cli.commands.steps import step
 from counterfoil.cli.commands.store import store
+from counterfoil.cli.commands.webhook.callbacks import callbacks
 from counterfoil.cli.commands.work import work
 from counterfoil.cli.commands.workflows import workflow
 from counterfoil.cli.demo.command import demo
+from counterfoil.cli.dev.command import dev
 from counterfoil.version import __version__
 
 
@@ -36,7 +38,7 @@ def cli() -> None:
 
 COMMANDS = (
     *(serve, demo, step, plan, flow, work, hooks, reconcile, effects, schedule),
-    *(workflow, gate, approvals, policy, doctor, store, keys),
+    *(workflow, gate, approvals, policy, callbacks, dev, doctor, store, keys),
 )
 
 for command in COMMANDS:

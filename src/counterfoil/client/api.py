@@ -47,6 +47,7 @@ from counterfoil.client.effects import EffectCalls
 from counterfoil.client.errors import ConnectionFailed, Unavailable
 from counterfoil.client.guarded import GuardedStep
 from counterfoil.client.hooks import HookCalls
+from counterfoil.client.inbox import InboxCalls
 from counterfoil.client.reports import Backoff
 from counterfoil.client.runs import RunCalls
 from counterfoil.client.sse import events_of
@@ -57,7 +58,7 @@ RECONNECT_SECONDS = 0.25
 FINAL_EVENTS = frozenset({"flow_completed", "flow_failed", "flow_cancelled"})
 
 
-class Client(RunCalls, WorkflowCalls, ControlCalls, HookCalls, EffectCalls):
+class Client(RunCalls, WorkflowCalls, ControlCalls, HookCalls, EffectCalls, InboxCalls):
     """Talks to one engine; an async context manager that holds its connections.
 
     ``key`` is the secret of an API key (none is needed on a loopback engine without keys).

@@ -49,7 +49,8 @@ from counterfoil.wire.subscriptions import SubscriptionDocument as Subscription
 from counterfoil.wire.subscriptions import SubscriptionPut
 from counterfoil.wire.subscriptions import SubscriptionsPage as SubscriptionPage
 from counterfoil.wire.work import AttemptDocument as Attempt
-from counterfoil.wire.work import WorkDetail, WorkPage
+from counterfoil.wire.work import CallbackDetail, CallbackPage, CallbackReplayed, ReportTaken, WorkDetail, WorkPage
+from counterfoil.wire.work import CallbackDocument as Callback
 from counterfoil.wire.work import WorkDocument as WorkItem
 from counterfoil.wire.work import WorkRedriven as RedrivenWork
 from counterfoil.wire.work import WorkRedrivenByFilter as RedrivenByFilter
@@ -62,6 +63,10 @@ __all__ = [
     "ApprovalPage",
     "Attempt",
     "AuditEntry",
+    "Callback",
+    "CallbackDetail",
+    "CallbackPage",
+    "CallbackReplayed",
     "Claim",
     "ClaimProlonged",
     "Compensated",
@@ -99,6 +104,7 @@ __all__ = [
     "RedrivenByFilter",
     "RedrivenFlow",
     "RedrivenWork",
+    "ReportTaken",
     "ReservedEffect",
     "RetryContext",
     "ReusedFlow",

@@ -24,8 +24,13 @@ class SseLines:
     def __init__(self) -> None:
         self._rest = b""
         self._data: list[bytes] = []
+        self._kind = ""
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
+        return (data for _, data in self.feed_named(chunk))
+
+    def feed_named(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
+        """The same, each with the name of its event."""
         if b"\n" not in chunk:
             self._rest += chunk
             return
@@ -34,6 +39,9 @@ class SseLines:
             field, _, value = line.rstrip(b"\r").partition(b":")
             if field == b"data":
                 self._data.append(value.removeprefix(b" "))
+            elif field == b"event":
+                self._kind = value.removeprefix(b" ").decode()
             elif not field and not value and self._data:
-                yield b"\n".join(self._data)
+                yield self._kind, b"\n".join(self._data)
                 self._data = []
+                self._kind = ""

@@ -22,6 +22,8 @@ CounterfoilError
 │   ├── UnknownDelivery
 │   ├── HookNotFound
 │   ├── UnknownEffect
+│   ├── UnknownCallback
+│   ├── UnknownRelayRequest
 │   └── UnknownRoute
 ├── Invalid                 the request is wrong; the error names the place
 │   ├── InvalidResult
@@ -64,6 +66,7 @@ CounterfoilError
 │   │   └── SameReviewer
 │   ├── NoApprovalNeeded
 │   ├── SubscriptionDisabled
+│   ├── CallbackNotReplayable
 │   └── EffectConflict
 │       ├── EffectInFlight
 │       ├── EffectIncomplete
@@ -227,6 +230,16 @@ class HookNotFound(Unknown):
 class UnknownEffect(Unknown):
     code = "UNKNOWN_EFFECT"
     default_message = "no effect of this tool and key is recorded, or its window has passed"
+
+
+class UnknownCallback(Unknown):
+    code = "UNKNOWN_CALLBACK"
+    default_message = "no callback has this id: it is no longer kept, or never existed"
+
+
+class UnknownRelayRequest(Unknown):
+    code = "UNKNOWN_RELAY_REQUEST"
+    default_message = "no request with this id waits for a reply: its time is over, or it was answered already"
 
 
 class UnknownRoute(Unknown):
@@ -552,6 +565,11 @@ class SameReviewer(ReviewConflict):
 class SubscriptionDisabled(Conflict):
     code = "SUBSCRIPTION_DISABLED"
     default_message = "this subscription is disabled; PUT it with enabled: true first"
+
+
+class CallbackNotReplayable(Conflict):
+    code = "CALLBACK_NOT_REPLAYABLE"
+    default_message = "this callback cannot be replayed"
 
 
 class EffectConflict(Conflict):

@@ -8,6 +8,7 @@ back would lose its password silently.
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 MASK = "***"
 MASKED_FAULT = "the password is masked: send the real one"
@@ -38,3 +39,25 @@ def mask_credentials(text: str) -> str:
 def _masked(userinfo: str) -> str:
     user, colon, _ = userinfo.partition(":")
     return f"{user}:{MASK}" if colon else MASK
+
+
+# -- relays -------------------------------------------------------------------------------------------------------
+
+RELAY_SCHEME = "relay://"
+RELAY_NAME_PATTERN = r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$"
+_RELAY = re.compile(r"relay://([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)((?:[/?][\x21-\x7e]*)?)")
+
+
+class RelayAddress(NamedTuple):
+    """Where a request goes through a relay: the relay's name, and path and query at the worker behind it."""
+
+    name: str
+    path: str
+
+
+def relay_address(url: str) -> RelayAddress | None:
+    """The parts of ``relay://<name>/<path>``; None: the URL is not of this form."""
+    found = _RELAY.fullmatch(url)
+    if found is None or "#" in found[2]:
+        return None
+    return RelayAddress(found[1], found[2] if found[2].startswith("/") else f"/{found[2]}")

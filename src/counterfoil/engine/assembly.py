@@ -12,6 +12,8 @@ from counterfoil.engine.after_commit.journal_log import log_events
 from counterfoil.engine.after_commit.streams import Streams
 from counterfoil.engine.after_commit.work_due import WorkDue
 from counterfoil.engine.approvals.service import Approvals
+from counterfoil.engine.callbacks.recorder import CallbackRecorder
+from counterfoil.engine.callbacks.service import Callbacks
 from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.cluster.membership import Membership
 from counterfoil.engine.cluster.peers import Peers
@@ -26,6 +28,7 @@ from counterfoil.engine.hooks.service import Hooks
 from counterfoil.engine.operations import Operations
 from counterfoil.engine.policies.service import Policies
 from counterfoil.engine.probe import Readiness
+from counterfoil.engine.queries.callback_queries import CallbackQueries
 from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.engine.queries.effect_queries import EffectQueries
 from counterfoil.engine.queries.feed import Feed
@@ -49,6 +52,7 @@ from counterfoil.store.group_commit.batch_sizes import BatchSizer
 from counterfoil.store.group_commit.commit import AfterCommit, GroupCommit
 from counterfoil.store.protocol import Store
 from counterfoil.transport.exhaustion import Shortage
+from counterfoil.transport.relay import Relays
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def assemble(
     signer: MessageSigner | None = None,
     verifier: MessageVerifier | None = None,
     limits: Limits | None = None,
+    relays: Relays | None = None,
 ) -> Engine:
     """Make an engine on an opened store."""
     limits = limits or Limits()
@@ -101,6 +106,7 @@ def assemble(
         reports=Reports(context, commit, metrics, verifier),
         workflows=Workflows(context, commit, control_queries, metrics),
         approvals=Approvals(commit, control_queries, metrics),
+        callbacks=Callbacks(context, CallbackRecorder(context, store, commit, metrics), CallbackQueries(store)),
         reconciliations=Reconciliations(context, commit, effect_queries, metrics),
         hooks=Hooks(commit, metrics),
         reservations=reservations,
@@ -124,6 +130,7 @@ def assemble(
         control_queries=control_queries,
         effect_queries=effect_queries,
         hook_queries=hook_queries,
+        relays=relays or Relays(context.new_id, 0),
         feed=feed,
         results=results,
         commit=commit,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from counterfoil.domain.approvals.terms import Reviewers
+from counterfoil.domain.callbacks.inbox import CallbackRules
 from counterfoil.domain.callbacks.secrets import Secrets
 from counterfoil.domain.errors import InvalidResult
 from counterfoil.domain.flows.view import FlowRules
@@ -53,6 +54,7 @@ class EngineContext:
     reviewers: Reviewers = field(default_factory=Reviewers)
     secrets: Secrets = field(default_factory=Secrets)
     """The secrets of vendors, by which their callbacks are checked."""
+    callbacks: CallbackRules = field(default_factory=CallbackRules)
     known: DefinitionCache = field(init=False)
     """Definitions, plans and the register, as far as this node has loaded them."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from counterfoil.checking.checker import ValueChecker
 from counterfoil.engine.approvals.service import Approvals
+from counterfoil.engine.callbacks.service import Callbacks
 from counterfoil.engine.cluster.lease import Lease
 from counterfoil.engine.cluster.membership import Membership
 from counterfoil.engine.cluster.peers import Peers
@@ -44,6 +45,7 @@ from counterfoil.engine.work.reports import Reports
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.commit import GroupCommit, StoreFailure
 from counterfoil.store.protocol import Store
+from counterfoil.transport.relay import Relays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,7 @@ class Engine:
     reports: Reports
     workflows: Workflows
     approvals: Approvals
+    callbacks: Callbacks
     reconciliations: Reconciliations
     hooks: Hooks
     reservations: Reservations
@@ -67,6 +70,7 @@ class Engine:
     control_queries: ControlQueries
     effect_queries: EffectQueries
     hook_queries: HookQueries
+    relays: Relays
     feed: Feed
     results: Results
     # What runs by itself
@@ -98,6 +102,7 @@ class Engine:
 
     def end_waiting(self) -> None:
         """End streams and long polls by themselves: the engine is stopping."""
+        self.relays.end()
         self.feed.close()
         self.results.close()
 
@@ -109,6 +114,7 @@ class Engine:
         keeping = asyncio.create_task(self.lease.keep_on(), name="lease")  # attempts in flight stay this node's
         try:
             left, _ = await asyncio.gather(self.dispatcher.drain(grace_seconds), self.notifier.drain(grace_seconds))
+            await self.callbacks.recorder.close()
             await self.commit.close()
             self.checker.close()
             await self.readiness.close()

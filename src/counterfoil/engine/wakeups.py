@@ -20,6 +20,7 @@ class SweepName(StrEnum):
     DEDUP = "dedup"
     FORGETTING = "forgetting"
     HOOKS = "hooks"
+    CALLBACKS = "callbacks"
     RETENTION = "retention"
 
 

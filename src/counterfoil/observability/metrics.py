@@ -215,6 +215,25 @@ class _HookMetrics:
         self.waiting = Gauge("counterfoil_hooks_waiting", "Hooks that wait for a payload.", registry=registry)
 
 
+class _CallbackMetrics:
+    """What is measured of the callback inbox."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.recorded = Counter(
+            "counterfoil_callbacks_recorded_total",
+            "Callbacks written to the inbox; accepted ones are only in the journal.",
+            registry=registry,
+        )
+        self.dropped = _Counts(
+            registry,
+            "callbacks_dropped_total",
+            "Callbacks left out of the inbox, by reason: over the rate of unknown receipts, "
+            "repeated for one work item, or the buffer was full.",
+            "reason",
+            ("unknown_receipt", "repeated", "buffer_full"),
+        )
+
+
 class Metrics:
     """The counters and measurements of the engine, under the names that dashboards rely on."""
 
@@ -243,6 +262,7 @@ class Metrics:
         self._control = _ControlCounts(registry)
         self._effects = _EffectMetrics(registry)
         self._hooks = _HookMetrics(registry)
+        self._callbacks = _CallbackMetrics(registry)
         self._connections = _Counts(
             registry,
             "connections_ended_total",
@@ -336,6 +356,13 @@ class Metrics:
     def set_pending_effects(self, live: int, lapsed: int) -> None:
         """How many reservations are pending, within their time to live and past it."""
         self._effects.set_pending(live, lapsed)
+
+    def callbacks_recorded(self, count: int) -> None:
+        self._callbacks.recorded.inc(count)
+
+    def callback_dropped(self, reason: str) -> None:
+        """A callback was left out of the inbox."""
+        self._callbacks.dropped.add(reason)
 
     def set_reconciliations(self, by_hold: Mapping[str, tuple[int, float]]) -> None:
         """By hold, how many items wait and the age of the oldest; a hold that is not given has none."""

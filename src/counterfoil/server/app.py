@@ -11,13 +11,21 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
-from counterfoil.domain.errors import BadRequest, Denied, PayloadTooLarge, Unauthenticated, Unavailable
+from counterfoil.domain.errors import (
+    BadRequest,
+    CounterfoilError,
+    Denied,
+    PayloadTooLarge,
+    Unauthenticated,
+    Unavailable,
+)
 from counterfoil.domain.redaction import holds_receipt
 from counterfoil.server.answers import empty_response
 from counterfoil.server.auth import CALLER, REFUSAL, WITHOUT_KEY, Guard, KeyRing
 from counterfoil.server.problems import problem_response
 from counterfoil.server.routes import EngineFacade, Handler, Route
 from counterfoil.server.routes.approvals import approval_routes
+from counterfoil.server.routes.callbacks import callback_routes
 from counterfoil.server.routes.docs_page import docs_routes, openapi_route
 from counterfoil.server.routes.effects import effect_routes
 from counterfoil.server.routes.flows import flow_routes
@@ -28,6 +36,7 @@ from counterfoil.server.routes.hooks import hook_routes
 from counterfoil.server.routes.operations import operations_routes
 from counterfoil.server.routes.policies import policy_routes
 from counterfoil.server.routes.reconciliations import reconciliation_routes
+from counterfoil.server.routes.relays.routes import relay_routes
 from counterfoil.server.routes.schedules import schedule_routes
 from counterfoil.server.routes.steps import step_routes
 from counterfoil.server.routes.subscriptions import subscription_routes
@@ -57,6 +66,8 @@ def api_routes(engine: EngineFacade) -> list[Route]:
         *step_routes(engine),
         *flow_routes(engine),
         *work_routes(engine),
+        *callback_routes(engine),
+        *relay_routes(engine),
         *schedule_routes(engine),
         *workflow_step_routes(engine),
         *checkpoint_routes(engine),
@@ -83,7 +94,7 @@ def register(app: web.Application, routes: Iterable[Route], guard: Guard, engine
         for route in members:
             handler = route.handler if route.bare else guarded(route, guard, engine)
             for method in (route.method, "HEAD") if route.method == "GET" else (route.method,):
-                resource.add_route(method, handler, expect_handler=_expect)
+                resource.add_route(method, handler, expect_handler=_expect_for_webhook if route.bare else _expect)
                 allowed.add(method)
         bare = any(route.bare for route in members)
         resource.add_route("OPTIONS", _options(", ".join(sorted(allowed)), None if bare else guard))
@@ -115,7 +126,7 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
     if route.judges_refusals:
         handler = judging(route, guard)
 
-    async def guarded_handler(request: web.Request) -> web.StreamResponse:
+    async def admitted(request: web.Request) -> None:
         if (own_credential is not None and own_credential(request)) or route.judges_refusals:
             request[CALLER] = WITHOUT_KEY
         else:
@@ -125,6 +136,14 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
                 raise Unavailable("the engine is stopping")
             if own_credential is None:
                 _refuse_receipts(request)
+
+    async def guarded_handler(request: web.Request) -> web.StreamResponse:
+        try:
+            await admitted(request)
+        except CounterfoilError as error:
+            if route.refused is not None:
+                route.refused(request, error)
+            raise
         return await handler(request)
 
     return guarded_handler
@@ -160,6 +179,13 @@ async def _expect(request: web.Request) -> web.Response | None:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer has not begun yet
     return None
+
+
+async def _expect_for_webhook(request: web.Request) -> web.Response | None:
+    """The same, but a body that is too large is left to the handler: it refuses it unread, and the inbox is told."""
+    if (request.content_length or 0) > request.client_max_size:
+        return None
+    return await _expect(request)
 
 
 def _waiting_ends(engine: EngineFacade, throttle: KeyThrottle) -> Callable[[web.Application], Awaitable[None]]:

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource, TomlConfigSettingsSource
 
-from counterfoil.domain.steps.definitions import WorkDefaults
-from counterfoil.settings.model import PREFIX, SECRET_PREFIX, Settings, describe_settings
+from counterfoil.settings.model import PREFIX, SECRET_PREFIX, TABLES, Settings, describe_settings
 
 DEFAULT_CONFIG = Path("counterfoil.toml")
 CONFIG_VARIABLE = "COUNTERFOIL_CONFIG"
@@ -32,7 +31,7 @@ UNSHOWN = frozenset(
 """Settings whose values are, or may hold, a secret: errors do not repeat them."""
 
 
-TABLES = ("work", "secrets")
+MERGED = (*TABLES, "secrets")
 """Settings that are tables: their entries are overridden one by one."""
 
 
@@ -65,7 +64,7 @@ def load_settings(config: Path | None = None, **flags: Any) -> Settings:
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for layer in layers:
-        merged = {name: {**values.get(name, {}), **_table(layer, name)} for name in TABLES}
+        merged = {name: {**values.get(name, {}), **_table(layer, name)} for name in MERGED}
         values |= layer.values | {name: table for name, table in merged.items() if table}
         origins |= layer.origins
     try:
@@ -77,7 +76,7 @@ def load_settings(config: Path | None = None, **flags: Any) -> Settings:
 
 def _table(layer: _Layer, name: str) -> dict[str, Any]:
     table = layer.values.get(name, {})
-    if isinstance(table, WorkDefaults):
+    if isinstance(table, BaseModel):
         return table.model_dump()
     if not isinstance(table, dict):
         raise SettingsError(f"{name} ({layer.origins[name]}): must be a table of settings, as in [{name}]")
@@ -111,8 +110,8 @@ def _read_environment() -> _Layer:
     if unknown:
         raise SettingsError(*(f"environment variable {name}: {_unknown(name.upper(), known)}" for name in unknown))
     values = EnvSettingsSource(Settings)()
-    if "work" in values:  # numbers and booleans are strict here, as in the HTTP API
-        values["work"] = {name: _scalar(text) for name, text in values["work"].items()}
+    for table in TABLES.keys() & values.keys():  # numbers and booleans are strict here, as in the HTTP API
+        values[table] = {name: _scalar(text) for name, text in values[table].items()}
     origins = {name: f"environment variable {variable}" for variable, name in variables.items()}
     if filled := {name: parts for name, parts in secrets.values() if parts}:
         values["secrets"] = filled
@@ -152,7 +151,7 @@ def _fault(detail: ErrorDetails, values: dict[str, Any], origins: dict[str, str]
     """One line: the setting, its value if it may be shown, its origin, what is wrong and what is allowed."""
     context = detail.get("ctx", {})
     path = [context["setting"]] if "setting" in context else [str(part) for part in detail["loc"]]
-    name = ".".join(path[: 2 if path[0] == "work" else 1])
+    name = ".".join(path[: 2 if path[0] in MERGED else 1])
     origin = origins.get(name, "default")
     if detail["type"] == "extra_forbidden":
         return f"{name} ({origin}): {_unknown(name, {item.name for item in describe_settings()})}"
@@ -177,7 +176,7 @@ def _unknown(name: str, known: set[str]) -> str:
 def _allowed(name: str) -> str:
     """The allowed values of a setting, derived from its schema; empty if the schema does not say enough."""
     table, _, rest = name.partition(".")
-    schema = (WorkDefaults if rest else Settings).model_json_schema()["properties"][rest or table]
+    schema = (TABLES[table] if rest else Settings).model_json_schema()["properties"][rest or table]
     options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
     option = options[0]
     if "enum" in option:

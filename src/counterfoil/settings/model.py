@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from counterfoil.domain.steps.attributes import YEAR_MS
 from counterfoil.domain.steps.definitions import DAY_MS, WorkDefaults
+from counterfoil.settings.callbacks import CallbackSettings
 from counterfoil.settings.values import (
     ApiKey,
     Names,
@@ -209,6 +210,7 @@ class Settings(BaseSettings):
     )
     access_log: bool = Field(default=False, description="Log each HTTP request, with receipt tokens masked.")
     work: WorkDefaults = Field(WorkDefaults(), description="Defaults that steps inherit, field by field.")
+    callbacks: CallbackSettings = Field(CallbackSettings(), description="What the callback inbox keeps.")
 
     @classmethod
     def settings_customise_sources(
@@ -353,14 +355,19 @@ _WORK_DESCRIPTIONS = {
 }
 
 
+TABLES: dict[str, type[BaseModel]] = {"work": WorkDefaults, "callbacks": CallbackSettings}
+"""Settings that are tables, in file order, and what they consist of."""
+
+
 def describe_settings() -> Iterator[SettingDescription]:
-    """Every setting in file order; those of the table [work] as ``work.<name>``."""
+    """Every setting in file order; those of a table, such as [work], as ``work.<name>``."""
     for name, info in Settings.model_fields.items():
         if name == "secrets":
             yield SettingDescription(name, None, info.description or "", f"{SECRET_PREFIX}<NAME>")
-        elif name != "work":
+        elif name not in TABLES:
             yield SettingDescription(name, info.default, info.description or "", PREFIX + name.upper())
-    for name, info in WorkDefaults.model_fields.items():
-        yield SettingDescription(
-            f"work.{name}", info.default, _WORK_DESCRIPTIONS[name], f"{PREFIX}WORK__{name.upper()}"
-        )
+    for table, model in TABLES.items():
+        for name, info in model.model_fields.items():
+            description = info.description or _WORK_DESCRIPTIONS[name]
+            variable = f"{PREFIX}{table.upper()}__{name.upper()}"
+            yield SettingDescription(f"{table}.{name}", info.default, description, variable)

@@ -14,7 +14,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work.decisions import Verdict
 from counterfoil.engine.work.complete import Completion
-from counterfoil.server.completions import Headers, Resolve
+from counterfoil.server.completions import Headers, Resolve, Source
 from counterfoil.server.fast_path.express import ExpressParser
 from counterfoil.server.fast_path.framing import RequestParser
 
@@ -115,7 +115,7 @@ class Lane:
     def work_id_of(self, flow_id: bytes, step_id: bytes, token: bytes) -> str | None:
         return f"{flow_id.decode()}/{step_id.decode()}" if token == VALID_TOKEN.encode() else None
 
-    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
+    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve, source: Source) -> bool:
         if not self.takes or body.startswith(b"!"):
             return False
         assert not self._waiting, "a request that was received before has not been handled"
@@ -129,6 +129,9 @@ class Lane:
 
     def is_idle(self) -> bool:
         return not self._waiting
+
+    def peer(self) -> str | None:
+        return "127.0.0.1"
 
     def begin_body(self) -> None:
         self.bodies_begun += 1

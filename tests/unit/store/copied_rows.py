@@ -38,6 +38,7 @@ TABLES = {
     "hook_tokens": ("token_id",),
     "hook_payloads": ("payload_id",),
     "hook_deliveries": ("delivery_key",),
+    "callbacks": ("ordinal",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
@@ -161,4 +162,11 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         ("e2", "tool", "..", "write-idempotent", "pending", 1, "h", 1, 5, None, LARGEST, *NOTHING[:3], 0, 1, "[]"),
     ],
     "fence_floors": [("00ff", 1), ("ffff", LARGEST)],
+    "callbacks": [
+        (
+            *(3, "c1", LARGEST, "completion", "ALREADY_SUCCEEDED", 400, "z", "räuber", "w1", 2),
+            *(LARGEST, "sha256:0f", "::1", "4bf92f3577b34da6a3ce929d0e0e4736", '{"success":true,"outputs":{"n":"ë"}}'),
+        ),
+        (7, "c2", 1, "heartbeat", "UNKNOWN_RECEIPT", 404, None, None, None, None, None, None, None, None, None),
+    ],
 }

@@ -1,1 +1,1 @@
-"""Callbacks of vendors: their signatures, and what their payloads mean for a step."""
+"""Callbacks: what vendors sign and mean, and the inbox of everything that arrived."""

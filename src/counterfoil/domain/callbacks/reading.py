@@ -35,6 +35,11 @@ def read_callback(
     body is that of the request as it was received, after content coding: the signature covers every byte of it.
     """
     verify_callback(accept, headers, body, secrets, now)
+    return read_report(accept, headers, body)
+
+
+def read_report(accept: Accept, headers: Mapping[str, str], body: bytes) -> Ignored | StepResult:
+    """The same without the signature, which was verified before."""
     if accept.map is not None:
         return accept.map.read(_parsed(body, InvalidPayload), headers)
     try:

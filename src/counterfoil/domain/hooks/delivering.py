@@ -19,7 +19,7 @@ from counterfoil.domain.flows.view import FlowView
 from counterfoil.domain.hooks.completing import complete, payloads_of
 from counterfoil.domain.hooks.expecting import hooks_known_from_start
 from counterfoil.domain.hooks.ownership import register_owner
-from counterfoil.domain.hooks.senders import PayloadSender
+from counterfoil.domain.hooks.senders import KeptPayload, PayloadSender
 from counterfoil.domain.hooks.tokens import Token, hook_id
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.jsontext import dump_json
@@ -43,7 +43,7 @@ class Incoming:
 
     payload: Any
     delivery_id: str | None = None
-    sender: PayloadSender | None = None
+    sender: PayloadSender | KeptPayload | None = None
 
     def admit(self, definition: StepDefinition, now: int) -> None:
         """Raise unless it may be delivered to a hook of this step."""
@@ -67,6 +67,8 @@ class Delivered:
     """Whether the payload says nothing about what the step waits for: nothing was recorded."""
     http_status: int = 200
     """The answer's status: another one only where the step asks for it, for a vendor."""
+    received_at: int | None = None
+    """When it was recorded; None: nothing was."""
 
 
 def deliver(view: FlowView, token: Token, incoming: Incoming, now: int) -> Delivered:
@@ -130,7 +132,7 @@ def _deliver_to_owner(view: FlowView, token: Token, owned: HookToken, incoming: 
         if payloads is not None:
             complete(view, view.work(owned.work_id), hook.collect, payloads, now)
     settle(view, hook.flow_id, now)
-    return _answered(definition, Delivered(hook.flow_id, hook.step_id))
+    return _answered(definition, Delivered(hook.flow_id, hook.step_id, received_at=now))
 
 
 def _buffer(view: FlowView, token: Token, incoming: Incoming, expected: Iterable[str], now: int) -> Delivered | None:
@@ -151,7 +153,7 @@ def _buffer(view: FlowView, token: Token, incoming: Incoming, expected: Iterable
         if isinstance(reading, StepResult) and not reading.success:
             raise Unavailable("the step has not started, and a failure cannot be kept for it; send it again later")
         _receive(view, token, hook, None, incoming, _payload_of(reading), now)
-        return _answered(definition, Delivered(hook.flow_id, hook.step_id, buffered=True))
+        return _answered(definition, Delivered(hook.flow_id, hook.step_id, buffered=True, received_at=now))
     return None
 
 

@@ -14,6 +14,19 @@ from counterfoil.domain.work.results import StepResult
 
 
 @dataclass(frozen=True)
+class KeptPayload:
+    """A payload that an operator replays: its signature was checked when it came, and its headers are not kept."""
+
+    body: bytes = field(repr=False)
+
+    def admit(self, definition: StepDefinition, now: int) -> None:
+        """An operator may deliver to every hook."""
+
+    def read(self, definition: StepDefinition) -> Ignored | StepResult | Unmapped:
+        return read_payload(definition.accept, {}, self.body)
+
+
+@dataclass(frozen=True)
 class PayloadSender:
     """A request as it was received. ``refusal``: why its caller may not deliver, unless the payload is signed."""
 

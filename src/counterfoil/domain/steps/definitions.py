@@ -16,7 +16,7 @@ from counterfoil.domain.effects.policies import DEFAULT_WINDOWS, EffectPolicy, w
 from counterfoil.domain.expressions.predicates import Predicate
 from counterfoil.domain.hooks.definitions import HookDefinition
 from counterfoil.domain.steps.attributes import YEAR_MS, Attribute, Definition
-from counterfoil.domain.urls import is_masked
+from counterfoil.domain.urls import RELAY_SCHEME, is_masked, relay_address
 
 STEP_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._~:-]{0,127}$"
 HOUR_MS = 3_600_000
@@ -26,6 +26,10 @@ DEEPEST_FLOW = 16
 
 
 def _http_url(value: str) -> str:
+    if value.startswith(RELAY_SCHEME):
+        if relay_address(value) is None:
+            raise ValueError("must be relay://NAME/PATH, where NAME has lower-case letters, digits and hyphens")
+        return value
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an http:// or https:// URL with a host")

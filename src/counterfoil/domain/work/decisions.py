@@ -26,6 +26,8 @@ UNKNOWN_CODES = frozenset(
     {"UNKNOWN_OUTCOME", "DEADLINE_EXCEEDED", "INTERRUPTED", "OUTCOME_UNKNOWN", "UNSAFE_ONCE_INCOMPLETE"}
 )
 """Errors of an item whose last attempt may have had an effect."""
+REPORTED_VIA = frozenset({"webhook", "operator"})
+"""A report through one of these may be of any attempt."""
 SYNC_GRACE_MS = 5_000
 """How long after the timeout of a sync call the sweep ends the attempt: the call itself always ends earlier."""
 
@@ -380,7 +382,7 @@ def _report_not_completed(
     message = result.error or "the worker reported the work as not completed"
     retry_after_ms = None if result.retry_after is None else round(result.retry_after * 1000)
     older = result.attempt is not None and result.attempt < work.attempt
-    if older and work.status is WorkStatus.ACTIVE and via == "webhook":  # a response belongs to its own attempt
+    if older and work.status is WorkStatus.ACTIVE and via in REPORTED_VIA:  # a response belongs to its own attempt
         return Verdict.STALE, []
     if work.status is WorkStatus.ACTIVE:
         event = give_back(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from counterfoil.domain.errors import CounterfoilError
-from counterfoil.domain.hooks.delivering import Incoming
+from counterfoil.domain.hooks.delivering import Delivered, Incoming
 from counterfoil.domain.hooks.tokens import Token
 from counterfoil.engine.hooks.commands import Deliver, RegisterWaiting
 from counterfoil.observability.metrics import Metrics
@@ -20,8 +20,8 @@ class Hooks:
         self._commit = commit
         self._metrics = metrics
 
-    async def deliver(self, token: Token, incoming: Incoming) -> tuple[PayloadTaken, int]:
-        """Deliver a payload; returns once it is durable, with the HTTP status that the step asks for."""
+    async def deliver(self, token: Token, incoming: Incoming) -> Delivered:
+        """Deliver a payload; returns once it is durable."""
         try:
             delivered = await self._commit.submit(Deliver(token, incoming))
         except CounterfoilError as error:
@@ -29,6 +29,10 @@ class Hooks:
             raise
         verdicts = {"ignored": delivered.ignored, "duplicate": delivered.duplicate, "buffered": delivered.buffered}
         self._metrics.hook_delivery(next((name for name, holds in verdicts.items() if holds), "delivered"))
+        return delivered
+
+    @staticmethod
+    def answer(delivered: Delivered) -> PayloadTaken:
         answer: PayloadTaken = {
             "flow_id": delivered.flow_id,
             "step_id": delivered.step_id,
@@ -39,7 +43,7 @@ class Hooks:
             answer["buffered"] = True
         if delivered.ignored:
             answer["ignored"] = True
-        return answer, delivered.http_status
+        return answer
 
     def waking(self, now: int, limit: int) -> ForEach[bool]:
         """The search for hooks that own their tokens since another hook ended, and the command for each."""

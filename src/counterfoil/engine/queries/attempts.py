@@ -82,7 +82,7 @@ class Attempts:
         delivery = facts.get("delivery")
         attempt["finished_at"] = attempt["ended_at"] = rfc3339(at)
         attempt["outcome"] = event_type.removeprefix("work_")
-        if event_type == "work_succeeded" or facts.get("via") in ("webhook", "probe", "reconciliation"):
+        if event_type == "work_succeeded" or facts.get("via") in ("webhook", "operator", "probe", "reconciliation"):
             attempt["delivery"] = "delivered"  # a result proves it
         elif delivery is not None:
             attempt["delivery"] = _DELIVERIES.get(delivery, delivery)

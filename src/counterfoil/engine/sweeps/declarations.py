@@ -80,7 +80,7 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
             next_due=partial(_next_delivery, engine),
         ),
         *_sweeps_of_effects(engine),
-        _sweep_of_hooks(engine),
+        *_sweeps_of_callbacks_and_hooks(engine),
         Sweep(
             SweepName.RETENTION,
             search=retention.search,
@@ -111,12 +111,20 @@ def _sweeps_of_effects(engine: Engine) -> list[Sweep]:
     ]
 
 
-def _sweep_of_hooks(engine: Engine) -> Sweep:
-    return Sweep(
-        SweepName.HOOKS,
-        search=_searched(engine.hooks.waking),
-        next_due=_time(lambda: engine.store.read("next_waking_hook")),
-    )
+def _sweeps_of_callbacks_and_hooks(engine: Engine) -> list[Sweep]:
+    return [
+        Sweep(
+            SweepName.CALLBACKS,
+            search=_searched(engine.callbacks.old, when=lambda: engine.callbacks.kept_ms is not None),
+            next_due=engine.callbacks.next_old,
+            pauses=True,
+        ),
+        Sweep(
+            SweepName.HOOKS,
+            search=_searched(engine.hooks.waking),
+            next_due=_time(lambda: engine.store.read("next_waking_hook")),
+        ),
+    ]
 
 
 def _always() -> bool:

@@ -1,4 +1,4 @@
-"""Completing work by webhook: one report against one receipt."""
+"""Completing work: one report against one receipt, or by an operator."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from counterfoil.domain.callbacks.accept import Accept
 from counterfoil.domain.callbacks.mapping import Ignored
 from counterfoil.domain.effects.reconciling import counting_granted
-from counterfoil.domain.errors import InvalidResult, UnknownReceipt
+from counterfoil.domain.errors import InvalidResult, UnknownReceipt, UnknownWork, WorkNotActive
 from counterfoil.domain.flows.settle import settle
-from counterfoil.domain.records import GATED
-from counterfoil.domain.states import WorkStatus
+from counterfoil.domain.records import GATED, Work
+from counterfoil.domain.states import FINAL_WORK, WorkStatus
 from counterfoil.domain.time import rfc3339
 from counterfoil.domain.work.decisions import RetryRules, Verdict, beat, report
 from counterfoil.domain.work.results import Heartbeat, StepResult
@@ -77,19 +77,15 @@ class Complete:
         if work is None or work.version == GATED:  # there is no receipt for a step that an agent runs
             raise UnknownReceipt
         step = unit.version(work.version)
-        definition, result, retry = step.definition, self._result, self._retry
+        definition, accept = step.definition, step.definition.accept
         if definition.require_signature and self._verify is not None:
             self._verify(now)
-        accept = definition.accept
-        if accept is not None and self._read is not None:
-            callback = self._read(accept, now)
+        result, retry = self._result, self._retry
+        if accept is not None or isinstance(result, InvalidResult):
+            callback = _read_by(accept, self._read, result, retry, now)
             if isinstance(callback, Ignored):
-                return Completion(
-                    Verdict.IGNORED, work.status, work.recorded_at, work.sent_at, accept.answer.status_of("ignored")
-                )
+                return _ignored(work, accept)
             result, retry = callback.result, callback.retry
-        elif isinstance(result, InvalidResult):
-            raise result
         if not result.success:
             retry = counting_granted(unit, work, step, retry)
         verdict, events = report(work, result, step, retry, now, unit.findings)
@@ -104,12 +100,100 @@ class Complete:
         return Completion(verdict, after.status, recorded_at, work.sent_at, accept.answer.status_of(verdict.value))
 
 
+def _read_by(
+    accept: Accept | None,
+    read: ReadCallback | None,
+    result: StepResult | InvalidResult,
+    retry: RetryRules,
+    now: int,
+) -> Ignored | CallbackReport:
+    """What a report says, read as the step accepts it; raises InvalidResult if it is no StepResult either."""
+    if accept is not None and read is not None:
+        return read(accept, now)
+    if isinstance(result, InvalidResult):
+        raise result
+    return CallbackReport(result, retry)
+
+
+def _ignored(work: Work, accept: Accept | None) -> Completion:
+    """The answer to a callback that says nothing about the outcome."""
+    status = 200 if accept is None else accept.answer.status_of("ignored")
+    return Completion(Verdict.IGNORED, work.status, work.recorded_at, work.sent_at, status)
+
+
+@dataclass(slots=True)
+class OperatorCompletion:
+    """What an operator's report is answered with, and the ids that the answer names."""
+
+    completion: Completion
+    flow_id: str
+    step_id: str
+
+
+class CompleteAsOperator:
+    """Decide a StepResult that an operator gives without the receipt: the same decisions, and the journal says by whom.
+
+    A work item that waits for its sub-flow has its outcome from there alone.
+    """
+
+    __slots__ = ("_by", "_read", "_replay_of", "_result", "_retry", "_work_id")
+
+    def __init__(
+        self,
+        work_id: str,
+        result: StepResult | InvalidResult,
+        retry: RetryRules,
+        by: str,
+        replay_of: str | None = None,
+        read: ReadCallback | None = None,
+    ) -> None:
+        self._work_id = work_id
+        self._result = result
+        self._retry = retry
+        self._read = read
+        self._by = by
+        """The name of the API key."""
+        self._replay_of = replay_of
+
+    def needs(self, needs: ReadSet) -> None:
+        needs.work.add(self._work_id)
+
+    def decide(self, unit: UnitOfWork, now: int) -> OperatorCompletion:
+        work = unit.find_work(self._work_id)
+        if work is None:
+            raise UnknownWork
+        if work.version == GATED:
+            raise UnknownWork("an agent runs this step: it is completed through the gate")
+        step = unit.version(work.version)
+        if step.definition.kind == "flow" and work.status not in FINAL_WORK:
+            raise WorkNotActive("this work item is completed by its sub-flow", status=work.status, recorded_at=None)
+        callback = _read_by(step.definition.accept, self._read, self._result, self._retry, now)
+        if isinstance(callback, Ignored):
+            return OperatorCompletion(_ignored(work, None), work.flow_id, work.step_id)
+        result = callback.result
+        retry = callback.retry if result.success else counting_granted(unit, work, step, callback.retry)
+        verdict, events = report(work, result, step, retry, now, unit.findings, via="operator")
+        for event in events:
+            event.data["by"] = self._by
+            if self._replay_of is not None:
+                event.data["replay_of"] = self._replay_of
+            unit.record(event)
+        if events:
+            settle(unit, work.flow_id, now)
+        after = unit.work(self._work_id)
+        recorded_at = now if events else after.recorded_at
+        completion = Completion(verdict, after.status, recorded_at, work.sent_at)
+        return OperatorCompletion(completion, work.flow_id, work.step_id)
+
+
 @dataclass(slots=True)
 class HeartbeatAnswer:
     """When the next heartbeat is due, and whether the work was cancelled."""
 
     deadline_at: int | None
     cancel_requested: bool
+    journaled_at: int | None = None
+    """The time of its event; None: the journal has none."""
 
 
 class Beat:
@@ -135,7 +219,9 @@ class Beat:
         step = unit.version(work.version)
         if step.definition.require_signature and self._verify is not None:
             self._verify(now)
-        for event in beat(work, self._heartbeat, step, now, journaled=self._journaled):
+        events = beat(work, self._heartbeat, step, now, journaled=self._journaled)
+        for event in events:
             unit.record(event)
         work = unit.work(self._work_id)
-        return HeartbeatAnswer(work.deadline_at, work.status is WorkStatus.CANCELLED)
+        journaled_at = now if events and events[-1].journaled else None
+        return HeartbeatAnswer(work.deadline_at, work.status is WorkStatus.CANCELLED, journaled_at)

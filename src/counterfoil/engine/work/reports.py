@@ -9,7 +9,7 @@ import structlog
 
 from counterfoil.domain.callbacks.accept import Accept
 from counterfoil.domain.callbacks.mapping import Ignored
-from counterfoil.domain.callbacks.reading import read_callback
+from counterfoil.domain.callbacks.reading import read_callback, read_report
 from counterfoil.domain.errors import (
     CounterfoilError,
     InvalidResult,
@@ -24,8 +24,10 @@ from counterfoil.engine.work.complete import (
     Beat,
     CallbackReport,
     Complete,
+    CompleteAsOperator,
     Completion,
     HeartbeatAnswer,
+    OperatorCompletion,
     ReadCallback,
 )
 from counterfoil.engine.work.heartbeats import HeartbeatPace
@@ -71,7 +73,13 @@ class Reports:
         secrets = self._context.secrets
         if accept.signature is not None and not secrets.values_of(accept.signature.check.secret):
             log.warning("callback_secret_missing", secret=accept.signature.check.secret)
-        result = read_callback(accept, headers, body, secrets, now)
+        return self._as_report(read_callback(accept, headers, body, secrets, now))
+
+    def read_again(self, accept: Accept, body: bytes) -> Ignored | CallbackReport:
+        """What a kept body reports: its headers are not kept, and its signature is not checked again."""
+        return self._as_report(read_report(accept, {}, body))
+
+    def _as_report(self, result: Ignored | StepResult) -> Ignored | CallbackReport:
         return result if isinstance(result, Ignored) else CallbackReport(result, self._context.retry_rules_for(result))
 
     async def complete(
@@ -95,6 +103,22 @@ class Reports:
             raise
         self._count(completion)
         return completion
+
+    async def complete_as_operator(
+        self,
+        work_id: str,
+        result: StepResult | InvalidResult,
+        by: str,
+        replay_of: str | None = None,
+        read: ReadCallback | None = None,
+    ) -> OperatorCompletion:
+        """Record a report that an operator gives; ``by`` is the name of the API key, ``replay_of`` a callback.
+
+        ``read`` as in ``complete``.
+        """
+        self._require_accepting()
+        command = CompleteAsOperator(work_id, result, self._context.retry_rules_for(result), by, replay_of, read)
+        return await self._commit.submit(command)
 
     def take_completion(
         self,

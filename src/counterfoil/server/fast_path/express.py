@@ -67,6 +67,10 @@ class LaneConnection(Protocol):
         """Nothing of this connection is being handled or waits to be."""
         ...
 
+    def peer(self) -> str | None:
+        """The address of the client; None: the connection is closed."""
+        ...
+
     def begin_body(self) -> None:
         """The head of a completion has arrived; its body has not, or not all of it."""
         ...
@@ -294,7 +298,7 @@ class ExpressParser:
         return None if work_id is None else _Addressed(work_id, flow_id, step_id)
 
     def _begin(self, addressed: _Addressed, headers: Headers, body: bytes) -> bool:
-        if not self._intake.take(addressed.work_id, headers, body, self._resolve):
+        if not self._intake.take(addressed.work_id, headers, body, self._resolve, self._connection.peer):
             return False
         self._addressed = addressed
         self._under_way = True

@@ -146,6 +146,11 @@ class HttpConnection(RequestHandler):
         """
         return not (self._handling or self._messages or self._close or self._force_close or self._paused)
 
+    def peer(self) -> str | None:
+        """The address of the client, as ``request.remote`` has it."""
+        name = None if self._wire is None else self._wire.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple | list) else None
+
     def data_received(self, data: bytes) -> None:
         if self._express is not None:
             rest = self._express.offer(data)

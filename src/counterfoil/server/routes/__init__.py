@@ -75,6 +75,8 @@ class Route:
     own_credential: Callable[[web.Request], bool] | None = None
     """Whether a request brings a credential of its own in its path, which the handler checks: it needs no API key then,
     and may come through a proxy and from any page."""
+    refused: Callable[[web.Request, CounterfoilError], None] | None = None
+    """Told of a request that is refused before the handler is called."""
     bare: bool = False
     """Registered without guard and without a check of the engine's state. For the webhook: the receipt is the
     credential, and the guard would cost every completion."""

@@ -5,18 +5,23 @@ Reading never changes anything: mail and chat programs open links before people 
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any
 
 from aiohttp import web
 from pydantic import Field, RootModel
 
+from counterfoil.domain.callbacks.inbox import CallbackKind
 from counterfoil.domain.errors import (
     BadRequest,
+    CounterfoilError,
+    Forbidden,
     HookNotFound,
     InvalidInput,
     InvalidPayload,
     InvalidSignature,
     PayloadTooLarge,
+    Unauthenticated,
     UnsupportedMediaType,
 )
 from counterfoil.domain.flows.requests import StepId
@@ -25,7 +30,7 @@ from counterfoil.domain.hooks.senders import PayloadSender
 from counterfoil.domain.hooks.tokens import Token, given, has_made_form, read_made, token_problem
 from counterfoil.server.answers import empty_response, json_response
 from counterfoil.server.auth import OPERATORS, REFUSAL
-from counterfoil.server.completions import has_body
+from counterfoil.server.completions import CallbackNotes, ReceivedCallback, has_body
 from counterfoil.server.requests import Cursor, Limit, Query, read_body, read_query, require_json
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
 from counterfoil.wire.inbound.hooks import HookDocument, HooksPage, PayloadTaken
@@ -45,37 +50,43 @@ class HookFilters(Query):
 
 
 def hook_routes(engine: EngineFacade) -> list[Route]:
-    def token_of(request: web.Request) -> Token:
-        """The token of the path. One that no hook can have, or a forged one, is unknown without a lookup."""
-        text = request.match_info["token"]
-        if has_made_form(text):
-            made = read_made(engine.context.receipts, text)
-            if made is None:
-                raise HookNotFound
-            return made
-        if token_problem(text) is not None:
-            raise HookNotFound
-        return given(text)
+    notes = CallbackNotes(engine)
 
-    async def read_incoming(request: web.Request) -> Incoming:
+    async def read_incoming(received: ReceivedCallback) -> Incoming:
         """What is delivered. A step that accepts a sender's own signature and shape reads it here, by ``accept``."""
+        request = received.request
         require_json(request)
-        body = await read_body(request, request.client_max_size)
+        received.body = body = await read_body(request, request.client_max_size)
         sender = PayloadSender(request.headers, body, engine.context.secrets, request.get(REFUSAL))
         return Incoming(None, _delivery_id(request), sender)
 
     async def deliver_payload(request: web.Request) -> web.Response:
+        received, token = ReceivedCallback(request), None
         try:
-            token = token_of(request)
-            answer, status = await engine.hooks.deliver(token, await read_incoming(request))
-        except HookNotFound:
-            if (refusal := request.get(REFUSAL)) is not None:
-                raise refusal from None  # whether there is such a token is not for every caller
-            raise
-        return json_response(answer, status) if has_body(status) else empty_response(status)
+            token = _token_of(engine, request)
+            delivered = await engine.hooks.deliver(token, await read_incoming(received))
+        except CounterfoilError as error:
+            answer = _as_the_caller_may_see(error, request.get(REFUSAL))
+            if token is not None and not isinstance(answer, HookNotFound | Unauthenticated | Forbidden):
+                await name_hook(received, token)
+            notes.refused(CallbackKind.HOOK, answer, received.arrival())
+            raise answer from None
+        received.flow_id, received.step_id = delivered.flow_id, delivered.step_id
+        notes.delivered(delivered, received.arrival())
+        status = delivered.http_status
+        return json_response(engine.hooks.answer(delivered), status) if has_body(status) else empty_response(status)
+
+    async def name_hook(received: ReceivedCallback, token: Token) -> None:
+        """For the inbox: which hook a refused payload was for."""
+        with contextlib.suppress(CounterfoilError):
+            hook = await engine.hook_queries.hook(token)
+            received.flow_id, received.step_id = hook["flow_id"], hook["step_id"]
+
+    def refused_before(request: web.Request, error: CounterfoilError) -> None:
+        notes.refused(CallbackKind.HOOK, error, ReceivedCallback(request).arrival())
 
     async def get_hook(request: web.Request) -> web.Response:
-        return json_response(await engine.hook_queries.hook(token_of(request)))
+        return json_response(await engine.hook_queries.hook(_token_of(engine, request)))
 
     async def list_hooks(request: web.Request) -> web.Response:
         wanted = read_query(request, HookFilters)
@@ -111,6 +122,7 @@ def hook_routes(engine: EngineFacade) -> list[Route]:
             roles=OPERATORS,
             judges_refusals=True,
             own_credential=lambda request: has_made_form(request.match_info["token"]),
+            refused=refused_before,
         ),
         Route(
             method="GET",
@@ -135,6 +147,24 @@ def hook_routes(engine: EngineFacade) -> list[Route]:
             errors=(InvalidInput,),
         ),
     ]
+
+
+def _as_the_caller_may_see(error: CounterfoilError, refusal: CounterfoilError | None) -> CounterfoilError:
+    """Whether there is such a token is not for a caller that may not deliver to every hook."""
+    return refusal if refusal is not None and isinstance(error, HookNotFound) else error
+
+
+def _token_of(engine: EngineFacade, request: web.Request) -> Token:
+    """The token of the path. One that no hook can have, or a forged one, is unknown without a lookup."""
+    text = request.match_info["token"]
+    if has_made_form(text):
+        made = read_made(engine.context.receipts, text)
+        if made is None:
+            raise HookNotFound
+        return made
+    if token_problem(text) is not None:
+        raise HookNotFound
+    return given(text)
 
 
 def _delivery_id(request: web.Request) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from aiohttp import web
 from pydantic import ValidationError
 
+from counterfoil.domain.callbacks.inbox import CallbackKind
 from counterfoil.domain.errors import (
     AlreadyFailed,
     AlreadySucceeded,
@@ -26,9 +27,21 @@ from counterfoil.domain.errors import (
 )
 from counterfoil.domain.jsontext import is_ordinary
 from counterfoil.domain.time import optional_rfc3339
+from counterfoil.domain.work.decisions import Verdict
 from counterfoil.domain.work.results import Heartbeat, StepResult
+from counterfoil.engine.callbacks.recorder import Arrival
+from counterfoil.engine.work.complete import Completion, HeartbeatAnswer
 from counterfoil.server.answers import empty_response, json_answer, json_response
-from counterfoil.server.completions import Headers, Resolve, completion_text, has_body
+from counterfoil.server.completions import (
+    CallbackNotes,
+    Headers,
+    ReceivedCallback,
+    Resolve,
+    Source,
+    completion_text,
+    has_body,
+    result_of,
+)
 from counterfoil.server.requests import parse_body, read_body, require_json, validate
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
 from counterfoil.wire.work import HeartbeatTaken, ReceiptState, ReportTaken
@@ -47,6 +60,7 @@ _REFUSALS = (
     UnsupportedMediaType,
     PayloadTooLarge,
 )
+_ACCEPTED = Verdict.ACCEPTED
 _EXAMPLE = {"success": True, "outputs": {"text": "hello"}}
 
 
@@ -58,20 +72,14 @@ async def _read_report(request: web.Request) -> bytes:
         raise UndecodableResult(errors=[{"place": "body", "message": error.message}]) from None
 
 
-def _result_of(body: bytes) -> StepResult | InvalidResult:
-    """The report in a body, or why it is none: a step with ``accept`` may read it all the same."""
-    try:
-        return validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
-    except InvalidResult as error:
-        return error
-
-
 class WebhookIntake:
     """Takes completions from the fast path if nothing can refuse them before the commit."""
 
     def __init__(self, engine: EngineFacade, max_body_bytes: int) -> None:
         self.max_body_bytes = max_body_bytes
         self._engine = engine
+        self._notes = CallbackNotes(engine)
+        self._notes_accepted = self._notes.notes_accepted
         self._work_id_of = engine.context.receipts.work_id_of_bytes
         self._read = StepResult.__pydantic_validator__.validate_json  # what ``model_validate_json`` calls
 
@@ -79,7 +87,7 @@ class WebhookIntake:
         """The work item of a valid receipt; None also while the engine stops."""
         return self._work_id_of(flow_id, step_id, token) if self._engine.accepting else None
 
-    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
+    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve, source: Source) -> bool:
         """Validate and submit a completion; False: the ordinary route finds out what is wrong with it."""
         engine = self._engine
         if len(body) > self.max_body_bytes or not engine.accepting or not is_ordinary(body):
@@ -88,12 +96,19 @@ class WebhookIntake:
             result = self._read(body)
         except ValidationError:
             return False
-        reports = engine.reports
+        reports, notes, notes_accepted = engine.reports, self._notes, self._notes_accepted
+
+        def resolved(answer: Completion | CounterfoilError) -> None:
+            if notes_accepted or answer.__class__ is not Completion or answer.verdict is not _ACCEPTED:
+                seen = headers().get("traceparent")
+                notes.completed(answer, Arrival(work_id=work_id, body=body, source=source(), traceparent=seen))
+            resolve(answer)
+
         taken = reports.take_completion(
             work_id,
             result,
             lambda now: reports.verify(headers(), body, now),
-            resolve,
+            resolved,
             lambda accept, now: reports.read(accept, headers(), body, now),
         )
         if taken:
@@ -106,24 +121,37 @@ def webhook_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _completion_routes(engine: EngineFacade) -> list[Route]:
+    notes = CallbackNotes(engine)
+
     async def complete(request: web.Request, flow_id: str, step_id: str, token: str) -> web.Response:
         engine.metrics.completion_arrived("ordinary")
+        received = ReceivedCallback(request)
         try:
-            work_id = engine.reports.work_of(flow_id, step_id, token)
-            require_json(request)
-            body = await _read_report(request)
+            completion = await decide(received, flow_id, step_id, token)
         except CounterfoilError as error:
-            engine.metrics.completed(error.code)
+            notes.completed(error, received.arrival())
             raise
-        completion = await engine.reports.complete(
-            work_id,
-            _result_of(body),
-            lambda now: engine.reports.verify(request.headers, body, now),
-            lambda accept, now: engine.reports.read(accept, request.headers, body, now),
-        )
+        if notes.notes_accepted or completion.verdict is not _ACCEPTED:
+            notes.completed(completion, received.arrival())
         if not has_body(completion.http_status):
             return empty_response(completion.http_status)
         return json_answer(completion_text(completion, flow_id, step_id).encode(), completion.http_status)
+
+    async def decide(received: ReceivedCallback, flow_id: str, step_id: str, token: str) -> Completion:
+        request = received.request
+        try:
+            received.work_id = work_id = engine.reports.work_of(flow_id, step_id, token)
+            require_json(request)
+            received.body = body = await _read_report(request)
+        except CounterfoilError as error:
+            engine.metrics.completed(error.code)
+            raise
+        return await engine.reports.complete(
+            work_id,
+            result_of(body),
+            lambda now: engine.reports.verify(request.headers, body, now),
+            lambda accept, now: engine.reports.read(accept, request.headers, body, now),
+        )
 
     async def complete_work(request: web.Request) -> web.Response:
         match = request.match_info
@@ -173,18 +201,29 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
 
 
 def _receipt_routes(engine: EngineFacade) -> list[Route]:
-    async def beat_work(request: web.Request) -> web.Response:
+    notes = CallbackNotes(engine)
+
+    async def beat(received: ReceivedCallback) -> HeartbeatAnswer:
+        request, body = received.request, b""
         match = request.match_info
-        work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
-        body = b""
+        received.work_id = work_id = engine.reports.work_of(match["flow_id"], match["step_id"], match["receipt_token"])
         if request.body_exists:
-            body = await _read_report(request)
+            received.body = body = await _read_report(request)
             if body:
                 require_json(request)
         heartbeat = validate(Heartbeat, parse_body(body, InvalidResult), InvalidResult) if body else Heartbeat()
-        answer = await engine.reports.heartbeat(
+        return await engine.reports.heartbeat(
             work_id, heartbeat, lambda now: engine.reports.verify(request.headers, body, now)
         )
+
+    async def beat_work(request: web.Request) -> web.Response:
+        received = ReceivedCallback(request)
+        try:
+            answer = await beat(received)
+        except CounterfoilError as error:
+            notes.refused(CallbackKind.HEARTBEAT, error, received.arrival())
+            raise
+        notes.beaten(answer, received.arrival())
         return json_response(
             {"deadline_at": optional_rfc3339(answer.deadline_at), "cancel_requested": answer.cancel_requested}
         )

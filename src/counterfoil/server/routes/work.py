@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from counterfoil.domain.errors import (
+    AlreadyFailed,
+    AlreadySucceeded,
+    ConflictingResult,
     FlowNotFailed,
+    HookNotFound,
     InvalidInput,
+    InvalidPayload,
+    InvalidResult,
     PayloadTooLarge,
     RunKeyConflict,
     UnknownWork,
     UnsupportedMediaType,
+    WorkCancelled,
+    WorkNotActive,
     WorkNotFailed,
 )
 from counterfoil.domain.flows.requests import RedriveRequest
-from counterfoil.server.answers import json_response
-from counterfoil.server.auth import OPERATORS
-from counterfoil.server.requests import WorkFilters, read_model, read_optional_model, read_query
+from counterfoil.domain.hooks.delivering import Incoming
+from counterfoil.domain.work.results import StepResult
+from counterfoil.engine.work.complete import OperatorCompletion
+from counterfoil.server.answers import json_answer, json_response
+from counterfoil.server.auth import OPERATORS, caller
+from counterfoil.server.completions import completion_text
+from counterfoil.server.requests import WorkFilters, read_json, read_model, read_optional_model, read_query
 from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
-from counterfoil.wire.work import WorkDetail, WorkPage, WorkRedriven, WorkRedrivenByFilter
+from counterfoil.wire.inbound.hooks import PayloadTaken
+from counterfoil.wire.work import ReportTaken, WorkDetail, WorkPage, WorkRedriven, WorkRedrivenByFilter
 
 _WORK_ID = re.compile(r"[A-Za-z0-9._~:-]{1,200}")
 
@@ -32,7 +46,71 @@ class RedriveWorkBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class WorkPayload(RootModel[Any]):
+    """Any JSON value; a hook that collects one payload takes an object."""
+
+
+COMPLETION_REFUSALS = (
+    *(UnknownWork, AlreadySucceeded, AlreadyFailed, ConflictingResult, WorkCancelled, WorkNotActive),
+    *(InvalidResult, UnsupportedMediaType, PayloadTooLarge),
+)
+
+
+def completion_answer(answer: OperatorCompletion) -> web.Response:
+    """The same answer as the webhook's."""
+    return json_answer(completion_text(answer.completion, answer.flow_id, answer.step_id).encode())
+
+
 def work_routes(engine: EngineFacade) -> list[Route]:
+    return [*_redrive_and_read_routes(engine), *_completion_routes(engine)]
+
+
+def _completion_routes(engine: EngineFacade) -> list[Route]:
+    async def complete_work_item(request: web.Request) -> web.Response:
+        work_id = _work_id(request)
+        result = await read_model(request, StepResult, InvalidResult)
+        return completion_answer(await engine.reports.complete_as_operator(work_id, result, caller(request)))
+
+    async def deliver_to_work_item(request: web.Request) -> web.Response:
+        work_id = _work_id(request)
+        payload = await read_json(request, request.client_max_size, InvalidPayload)
+        token = await engine.callbacks.hook_token_of_work(work_id)
+        return json_response(engine.hooks.answer(await engine.hooks.deliver(token, Incoming(payload))))
+
+    return [
+        Route(
+            method="POST",
+            path="/api/v1/work/{work_id}/payload",
+            handler=deliver_to_work_item,
+            tag="work",
+            summary="Deliver a payload to the hook of a work item as an operator",
+            description="The same payload and the same answer as at the URL of the hook, without its token.",
+            request=WorkPayload,
+            example={"confirmed": True},
+            answers={200: SuccessAnswer(description="the payload is recorded", model=PayloadTaken)},
+            errors=(UnknownWork, HookNotFound, InvalidPayload, UnsupportedMediaType, PayloadTooLarge),
+            roles=OPERATORS,
+        ),
+        Route(
+            method="POST",
+            path="/api/v1/work/{work_id}/complete",
+            handler=complete_work_item,
+            tag="work",
+            summary="Report the result of a work item as an operator",
+            description="The same result and the same verdicts as at the webhook, without the receipt and without a "
+            "signature. The journal names the API key. A work item of kind `flow` is completed by its sub-flow alone.",
+            request=StepResult,
+            example={"success": True, "outputs": {"text": "hello"}},
+            answers={
+                200: SuccessAnswer(description="recorded, or a repeat without effect: see `verdict`", model=ReportTaken)
+            },
+            errors=COMPLETION_REFUSALS,
+            roles=OPERATORS,
+        ),
+    ]
+
+
+def _redrive_and_read_routes(engine: EngineFacade) -> list[Route]:
     async def list_work(request: web.Request) -> web.Response:
         wanted = read_query(request, WorkFilters)
         page = await engine.queries.work_items(

@@ -1,10 +1,11 @@
-"""Work items, the cancel calls about them, and how many of a step are active."""
+"""Work items, the cancel calls and callbacks about them, and how many of a step are active."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from counterfoil.domain.callbacks.inbox import Callback
 from counterfoil.domain.errors import UnknownWork
 from counterfoil.domain.records import CancelCall, Flow, StepRun, Work
 from counterfoil.domain.states import WorkStatus
@@ -154,6 +155,19 @@ CALLS = plain_kind(
     written=Phase.OTHERS + 1,
     prune=(of_flow("calls", order=10),),
 )
+
+CALLBACK_COLUMNS = Columns(Callback)
+
+CALLBACKS = plain_kind(
+    "callbacks",
+    CALLBACK_COLUMNS,
+    "callback_id",
+    written=Phase.OTHERS + 10,
+    prune=(of_flow("callbacks", order=34),),
+    empty=(PruneStatement(6, "empty_callbacks", by_flow),),
+    unlocked=Unlocked.LATER,
+)
+"""Callbacks that were not accepted. A record is written once and removed later; in between nothing changes it."""
 
 COUNTING = Lock(4, "lock_steps", "try_lock_steps", "another node counts what is out of the same step")
 """The right to count what is out of a step, or was sent lately, and then to send more."""

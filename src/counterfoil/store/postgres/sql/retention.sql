@@ -61,6 +61,9 @@ DELETE FROM hook_deliveries WHERE flow_id = ANY($1::text[]);
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);
 
+-- name: prune_callbacks
+DELETE FROM callbacks WHERE flow_id = ANY($1::text[]);
+
 -- name: prune_work
 DELETE FROM work WHERE flow_id = ANY($1::text[])
 RETURNING work_id;
@@ -118,6 +121,10 @@ DELETE FROM deliveries WHERE flow_id = ANY($1::text[]);
 -- name: empty_hooks
 -- A token of a template holds inputs of the flow.
 UPDATE hooks SET token = NULL WHERE flow_id = ANY($1::text[]);
+
+-- name: empty_callbacks
+-- Without its journal nothing tells which callbacks were accepted: the others go as well.
+DELETE FROM callbacks WHERE flow_id = ANY($1::text[]);
 
 -- name: empty_flows
 UPDATE flows SET pruned_at = change.pruned_at, revision = flows.revision + 1

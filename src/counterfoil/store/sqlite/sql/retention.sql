@@ -60,6 +60,9 @@ DELETE FROM hook_deliveries WHERE flow_id IN (VALUES :rows);
 -- name: prune_deliveries
 DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);
 
+-- name: prune_callbacks
+DELETE FROM callbacks WHERE flow_id IN (VALUES :rows);
+
 -- name: prune_work
 DELETE FROM work WHERE flow_id IN (VALUES :rows);
 
@@ -111,6 +114,10 @@ DELETE FROM deliveries WHERE flow_id IN (VALUES :rows);
 -- name: empty_hooks
 -- A token of a template holds inputs of the flow.
 UPDATE hooks SET token = NULL WHERE flow_id IN (VALUES :rows);
+
+-- name: empty_callbacks
+-- Without its journal nothing tells which callbacks were accepted: the others go as well.
+DELETE FROM callbacks WHERE flow_id IN (VALUES :rows);
 
 -- name: empty_flows
 UPDATE flows SET pruned_at = change.pruned_at

@@ -1,0 +1,1 @@
+"""``counterfoil dev``: commands for the development of workers."""
