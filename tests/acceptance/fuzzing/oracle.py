@@ -54,6 +54,8 @@ class Reading:
         await self._each("subscriptions", hooks, self._subscription)
         unknown = {item["work_id"] async for item in self._pages("/api/v1/reconciliations", "reconciliations")}
         await self._each("reconciliations", unknown, self._reconciliation)
+        tokens = {item["token"] async for item in self._pages("/api/v1/hooks", "hooks") if item["token"] is not None}
+        await self._each("hooks", tokens, self._simple("hooks"))
         async for _ in self._pages("/api/v1/work", "work"):
             self.records["work listed"] += 1
         await self._get("/api/v1/workflows/approvals/pending")

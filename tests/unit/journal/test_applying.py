@@ -296,6 +296,7 @@ def test_every_event_can_be_applied() -> None:
         "child_flow_id": "inner",
         "token_id": "text:1",
         "collect": 1,
+        "received": 1,
         "size": 1,
         "enough": True,
         "hold": "reconcile",

@@ -32,6 +32,10 @@ TABLES = {
     "dedup_records": ("dedup_id",),
     "dedup_waiters": ("work_id",),
     "keyed_flows": ("ordinal",),
+    "hooks": ("hook_id",),
+    "hook_tokens": ("token_id",),
+    "hook_payloads": ("payload_id",),
+    "hook_deliveries": ("delivery_key",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
 
