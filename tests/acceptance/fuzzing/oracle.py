@@ -33,6 +33,8 @@ class Reading:
         self._url = url
         self._headers = {"Authorization": f"Bearer {key}"}
         self._wallet = wallet
+        self._keys: dict[str, set[str]] = {}
+        """By run key: the flows that have it."""
         self._numbers: set[int] = set()
         """Of all events that were read flow by flow."""
 
@@ -42,6 +44,7 @@ class Reading:
         for name, missing in (("flow", started["flow_id"] - flows), ("workflow", started["workflow_id"] - workflows)):
             self.findings += [f"{name} {found} was answered 201 and is in no list" for found in sorted(missing)[:5]]
         await self._each("flow", flows, self._flow)
+        await self._each("run key", list(self._keys), self._run_key)
         await self._each("workflow", workflows, self._workflow)
         for kind, key in (("steps", "step_id"), ("policies", "policy_id"), ("schedules", "schedule_id")):
             names = {item[key] async for item in self._pages(f"/api/v1/{kind}", kind)}
@@ -72,6 +75,8 @@ class Reading:
     async def _flow(self, flow_id: str) -> None:
         document = await self._get(f"/api/v1/flows/{flow_id}")
         await self._get(f"/api/v1/flows/{flow_id}/result", also=(202,))
+        if (document or {}).get("idempotency_key"):
+            self._keys.setdefault(document["idempotency_key"], set()).add(flow_id)
         async for event in self._pages(f"/api/v1/flows/{flow_id}/events", "events"):
             self.records["event"] += 1
             self._numbers.add(event["seq"])
@@ -79,6 +84,14 @@ class Reading:
             for item in step.get("work", ()):
                 self.records["work item"] += 1
                 await self._get(f"/api/v1/work/{item['work_id']}")
+
+    async def _run_key(self, key: str) -> None:
+        """The list of a key has all its flows, of which at most one is active."""
+        page = await self._get("/api/v1/flows", {"key": key, "limit": "1000"}) or {"flows": []}
+        missing = self._keys[key] - {flow["flow_id"] for flow in page["flows"]}
+        active = [flow["flow_id"] for flow in page["flows"] if flow["status"] in ("active", "compensating")]
+        if (missing and len(page["flows"]) < 1000) or len(active) > 1:
+            self.findings.append(f"run key {key!r}: {len(missing)} flows are not listed, {len(active)} are active")
 
     async def _workflow(self, workflow_id: str) -> None:
         document = await self._get(f"/api/v1/workflows/{workflow_id}")

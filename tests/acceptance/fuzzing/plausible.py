@@ -251,9 +251,28 @@ def start(dice: random.Random, known: Known, hostile: Hostile) -> dict[str, Any]
         body["flow_id"] = f"own-{dice.randrange(1000)}" if dice.random() < 0.7 else hostile.text()
     if dice.random() < 0.1:
         body["init_keys"] = {dice.choice(names): dice.choice(("order-1", "order-2", hostile.text()))}
+    if dice.random() < 0.2:
+        body |= run_key(dice, hostile)
     if dice.random() < 0.1:
         body |= {"deadline_ms": dice.choice((300, 20_000)), "on_deadline": dice.choice(("fail", "cancel"))}
     return body
+
+
+def run_key(dice: random.Random, hostile: Hostile) -> dict[str, Any]:
+    """A run key that other flows have, too, or a hostile one; and what is to happen then."""
+    fields: dict[str, Any] = {
+        "idempotency_key": dice.choice(("order-1", "order-2", "order-3", hostile.text())),
+        "on_conflict": dice.choice(("reject", "adopt", "signal", "supersede", "supersede")),
+        "retain_key_for": dice.choice((0, "1s", "1h", hostile.text())),
+        "retain_failed": dice.random() < 0.3,
+    }
+    if fields["on_conflict"] == "signal" or dice.random() < 0.1:
+        fields["signal"] = {"hook": hostile.text(), "payload": hostile.json(), "delivery_id": hostile.text()}
+    if dice.random() < 0.1:
+        fields["if_owner"] = {"flow_id": hostile.text(), "status": dice.choice(("active", "completed"))}
+    if dice.random() < 0.5:
+        fields["init"] = {"a": 1, "x": 1, "items": [1]}
+    return fields
 
 
 def settlement(dice: random.Random, hostile: Hostile) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from counterfoil.testing import StepEndpoint
 from tests.integration.flows.run_keys import FLOWS, KEY, end, flows_of_key, start
 from tests.integration.scenario import PATH, STEP
+from tests.integration.several_nodes import metric
 from tests.wire import Api
 
 # ------------------------------------------------------------------------------------------------------------- the list
@@ -108,3 +109,27 @@ async def test_a_decision_applies_only_to_the_owner_that_the_caller_saw(
 async def test_a_key_that_became_free_is_taken(api: Api, endpoint: StepEndpoint, owned: str) -> None:
     await end(api, endpoint, owned, "failed")
     (await start(api, "supersede", if_owner={"flow_id": owned, "status": "active"})).ok(201)
+
+
+# ------------------------------------------------------------------------------------------------------------ metrics
+
+
+async def test_starts_that_met_an_owner_are_counted(api: Api, endpoint: StepEndpoint, owned: str) -> None:
+    same: dict[str, Any] = {"init": {"order": 4711}}
+    (await start(api, **same)).refused(409, "RUN_KEY_CONFLICT")
+    (await start(api, "adopt")).refused(409, "RUN_KEY_REUSED")
+    for _ in range(2):
+        (await start(api, "adopt", **same)).ok(200)
+    (await start(api, "supersede", **same, retain_key_for="1h")).ok(201)
+    await api.succeed(await endpoint.received(PATH, 2))
+    (await start(api, "adopt", **same)).ok(200)
+    counted = {
+        ("reject", "rejected"): 1,
+        ("adopt", "mismatched"): 1,
+        ("adopt", "adopted"): 2,
+        ("supersede", "superseded"): 1,
+        ("adopt", "retained"): 1,
+    }
+    for (on_conflict, outcome), count in counted.items():
+        line = f'counterfoil_run_key_conflicts_total{{on_conflict="{on_conflict}",outcome="{outcome}"}}'
+        assert await metric(api, line) == count, line

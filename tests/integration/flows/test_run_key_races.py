@@ -42,16 +42,17 @@ async def test_of_two_hundred_simultaneous_starts_one_is_admitted(
     assert len(endpoint.requests(PATH)) == 1
 
 
-async def test_of_fifty_simultaneous_superseders_one_is_active_at_every_moment(
-    store_name: str, start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+@pytest.mark.parametrize("count", [50, 200])
+async def test_of_many_simultaneous_superseders_one_is_active_at_every_moment(
+    store_name: str, start_node: StartNode, connect: Connect, endpoint: StepEndpoint, count: int
 ) -> None:
     apis = await nodes_of(store_name, start_node, connect)
     await apis[0].put_step(STEP, endpoint.url(PATH))
-    replies = await asyncio.gather(*(start(apis[number % len(apis)], "supersede") for number in range(50)))
-    assert Counter(reply.status for reply in replies) == {201: 50}
+    replies = await asyncio.gather(*(start(apis[number % len(apis)], "supersede") for number in range(count)))
+    assert Counter(reply.status for reply in replies) == {201: count}
     superseded = {reply.body["flow_id"]: reply.body.get("superseded") for reply in replies}
-    assert len(superseded) == 50
-    assert sorted(Counter(superseded.values()).values()) == [1] * 50, "a chain: each is superseded by one other"
+    assert len(superseded) == count
+    assert sorted(Counter(superseded.values()).values()) == [1] * count, "a chain: each is superseded by one other"
     (last,) = await flows_of_key(apis[0], status="active")
     assert set(superseded.values()) == {None, *superseded} - {last}
     events = [event for flow_id in superseded for event in await apis[0].events(flow_id)]

@@ -37,7 +37,9 @@ class Flows:
             try:
                 document = await self._queries.flow(answer.flow_id)
             except UnknownFlow:
-                continue  # it was pruned after the decision: now its key is free
+                if answer.outcome != "retained":
+                    raise  # it has ended meanwhile, and was pruned at once: another flow would do its work again
+                continue  # pruned: its key is free
             reused = cast(FlowReused, {**document, "reused": True})
             if request.on_conflict == "signal":
                 reused["signalled"] = answer.outcome == "signalled"

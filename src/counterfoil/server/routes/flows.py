@@ -63,6 +63,7 @@ _START_ERRORS = (
     UnreachableGoal,
     PlanCycle,
     UnknownStep,
+    UnknownFlow,
     FlowExists,
     HookNotFound,
     InvalidPayload,
