@@ -15,7 +15,7 @@ import pytest
         ("completions", "cycle", "latency", "bulk", "gate"),
         ("clients",),
         ("flood",),
-        ("restart", "flat", "dedup"),
+        ("restart", "flat", "dedup", "effects"),
         ("postgres", "postgres-cycle", "nodes", "takeover"),
         ("large-flows", "postgres-large-flows"),
         ("--before", ".", "cycle", "flat", "nodes", "gate"),
