@@ -25,7 +25,7 @@ UNREACHED = "the call ended before this phase"
 
 
 @dataclass(frozen=True, slots=True)
-class CrashPoint:
+class PhaseCrash:
     """One crash: effects until the process died, all effects after the replay, and the answer of the replay."""
 
     phase: ContractPhase
@@ -43,12 +43,12 @@ class CrashPoint:
 
 @dataclass(frozen=True)
 class CrashReport(CheckReport):
-    points: list[CrashPoint] = field(default_factory=list)
+    points: list[PhaseCrash] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         return [str(point) for point in self.points]
 
-    def at(self, phase: ContractPhase | str, moment: Moment = "end") -> CrashPoint:
+    def at(self, phase: ContractPhase | str, moment: Moment = "end") -> PhaseCrash:
         return next(point for point in self.points if (point.phase, point.moment) == (phase, moment))
 
 
@@ -71,7 +71,7 @@ async def crash_between_phases(
     ``irreversible`` may answer UNSAFE_ONCE_INCOMPLETE instead; then the effect has happened once or not at all, as it
     had at the crash. ``timeout`` is for one crash and its replay.
     """
-    points: list[CrashPoint] = []
+    points: list[PhaseCrash] = []
     with tempfile.TemporaryDirectory() as folder:
         target = CheckTarget.of(tool, given, store or Path(folder) / "effects.db")
         async with CallerProcess(target, ttl_ms=TTL_MS, wait=TTL_MS / 1000 * 5) as replayer:
@@ -104,7 +104,7 @@ async def _crashed(
     phase: ContractPhase,
     moment: Moment,
     effects: CountEffects,
-) -> CrashPoint:
+) -> PhaseCrash:
     before = await counted(effects)
     async with CallerProcess(target, kill_at=[phase, moment], ttl_ms=TTL_MS) as killed:
         await killed.ready()
@@ -112,15 +112,15 @@ async def _crashed(
         code = await killed.ended()
     if code != -signal.SIGKILL:
         hint = str(answers[0]) if answers else f"exit code {code}"
-        return CrashPoint(phase, moment, 0, 0, CallerAnswer(error={"code": UNREACHED, "hint": hint}))
+        return PhaseCrash(phase, moment, 0, 0, CallerAnswer(error={"code": UNREACHED, "hint": hint}))
     at_crash = await counted(effects) - before
     replayed = await replayer.call(call)
     if not replayed:
         raise await replayer.lost()
-    return CrashPoint(phase, moment, at_crash, await counted(effects) - before, replayed[0])
+    return PhaseCrash(phase, moment, at_crash, await counted(effects) - before, replayed[0])
 
 
-def _problems(point: CrashPoint) -> list[str]:
+def _problems(point: PhaseCrash) -> list[str]:
     where = f"after a crash at the {point.moment} of {point.phase}"
     if point.answer.code == UNREACHED:
         return [f"no crash at the {point.moment} of {point.phase}: {point.answer}"]
