@@ -223,6 +223,30 @@ async def test_a_payment_is_completed_by_the_webhook_of_its_provider() -> None:
     ]
 
 
+async def test_an_agent_killed_after_the_refund_refunds_once() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(EXAMPLES / "tool_contracts.py"), stdout=PIPE, stderr=STDOUT
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert out.decode().splitlines() == [
+        "the first run",
+        "  the agent is killed: the refund is paid, and not recorded",
+        "the second run",
+        "  issue_refund     re_1",
+        "  send_email       queued",
+        "  upsert_customer  c-7",
+        "the third run, a replay",
+        "  issue_refund     re_1",
+        "  send_email       queued",
+        "  upsert_customer  c-7",
+        "what the shop has seen",
+        "  POST /refunds    2 times, 1 paid",
+        "  POST /messages   1 time, 1 sent",
+        "  PUT /customers   2 times, 1 stored",
+    ]
+    assert process.returncode == 0
+
+
 def test_the_readme_tells_of_every_example() -> None:
     told = (EXAMPLES / "README.md").read_text()
     names = [path.name for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md"]

@@ -168,7 +168,8 @@ class HookMachine(RuleBasedStateMachine):
 
     def answer(self, token: str, payload: Any, delivery: str | None) -> Any:
         try:
-            return self.do(self.simulator.engine.hooks.deliver(given(token), Incoming(payload, delivery)))
+            hooks = self.simulator.engine.hooks
+            return hooks.answer(self.do(hooks.deliver(given(token), Incoming(payload, delivery))))
         except CounterfoilError as refusal:
             return refusal.code
 

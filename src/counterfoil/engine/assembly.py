@@ -100,6 +100,10 @@ def assemble(
     effect_queries, hook_queries = EffectQueries(store, context), HookQueries(store, context)
     reservations = Reservations(store, context, commit, metrics)
     readiness, sweep_progress = Readiness(commit, store, lambda: context.node_id, shortage), SweepProgress()
+    operations = Operations(
+        *(context, commit, queries, effect_queries, hook_queries, reservations),
+        *(results, metrics, readiness, lease, sweep_progress),
+    )
     return Engine(
         steps=Steps(context, commit, queries, can_verify=verifier is not None),
         flows=Flows(context, commit, queries, metrics),
@@ -113,19 +117,7 @@ def assemble(
         policies=Policies(context, commit, control_queries),
         schedules=Schedules(context, commit, metrics),
         subscribers=Subscribers(store, context, commit),
-        operations=Operations(
-            context,
-            commit,
-            queries,
-            effect_queries,
-            hook_queries,
-            reservations,
-            results,
-            metrics,
-            readiness,
-            lease,
-            sweep_progress,
-        ),
+        operations=operations,
         queries=queries,
         control_queries=control_queries,
         effect_queries=effect_queries,

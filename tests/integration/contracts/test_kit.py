@@ -12,7 +12,7 @@ import pytest
 
 from counterfoil.contracts import ContractPhase, SqliteDedupStore, ToolCall
 from counterfoil.contracts.testing import (
-    CheckFailed,
+    ContractCheckFailed,
     crash_between_phases,
     hammer,
     undeclared_errors,
@@ -70,7 +70,7 @@ async def test_a_final_failure_is_one_answer_for_all(payments: Payments) -> None
 @pytest.mark.parametrize("name", ["sunday_wrapper", "blind_refund"])
 async def test_a_key_made_below_the_caller_is_found(payments: Payments, name: str) -> None:
     """The Sunday incident: four callers with one key, four refunds."""
-    with pytest.raises(CheckFailed, match="4 callers with one key had 4 effects, not 1") as failed:
+    with pytest.raises(ContractCheckFailed, match="4 callers with one key had 4 effects, not 1") as failed:
         await hammer(**named(name, payments), arguments=ARGUMENTS, effects=payments.paid, callers=4, processes=2)
     assert "callers with one key got different answers" in failed.value.report.problems
     assert payments.paid() == 4
@@ -89,7 +89,7 @@ async def test_effects_may_be_counted_by_a_coroutine_and_a_tool_given_itself(tmp
     async def none() -> int:
         return 0
 
-    with pytest.raises(CheckFailed, match="had 0 effects, not 1") as failed:
+    with pytest.raises(ContractCheckFailed, match="had 0 effects, not 1") as failed:
         await hammer(shop_tools.at_the_top, ARGUMENTS, effects=none, callers=2, processes=1, store=tmp_path / "e.db")
     assert [answer.code for answer in failed.value.report.answers] == [None, None]  # type: ignore[attr-defined]
     assert (tmp_path / "e.db").exists()
@@ -137,16 +137,21 @@ async def test_a_refund_killed_at_every_phase_is_paid_once(payments: Payments) -
 
 async def test_a_tool_with_a_key_of_its_own_pays_again_after_a_crash(payments: Payments) -> None:
     """The Sunday incident inside of a contract: between the payment and its record, no key protects it."""
-    with pytest.raises(CheckFailed) as failed:
-        await crash_between_phases(**named("keyless_refund", payments), arguments=ARGUMENTS, effects=payments.paid)
+    with pytest.raises(ContractCheckFailed) as failed:
+        await crash_between_phases(
+            **named("keyless_refund", payments),
+            arguments=ARGUMENTS,
+            effects=payments.paid,
+            phases=["reserve", "execute", "record"],
+        )
     assert failed.value.report.problems == [
         "after a crash at the end of execute and a replay, the effect has happened 2 times, not once"
     ]
-    assert payments.paid() == 9
+    assert payments.paid() == 4
 
 
 async def test_a_wrapper_that_makes_keys_pays_again_whenever_the_payment_was_made(payments: Payments) -> None:
-    with pytest.raises(CheckFailed) as failed:
+    with pytest.raises(ContractCheckFailed) as failed:
         await crash_between_phases(
             **named("sunday_wrapper", payments),
             arguments=ARGUMENTS,
@@ -173,7 +178,7 @@ async def test_an_irreversible_tool_is_not_executed_again(payments: Payments) ->
 
 
 async def test_a_phase_that_is_not_reached_is_no_pass(payments: Payments) -> None:
-    with pytest.raises(CheckFailed, match=r"no crash at the end of execute: .*INVALID_ARGUMENTS"):
+    with pytest.raises(ContractCheckFailed, match=r"no crash at the end of execute: .*INVALID_ARGUMENTS"):
         await crash_between_phases(
             **named("good_refund", payments), arguments={"payment_id": 7}, effects=payments.paid, phases=["execute"]
         )
@@ -201,12 +206,14 @@ async def test_a_downstream_window_as_long_as_claimed_passes(payments: Payments)
 async def test_a_downstream_window_shorter_than_claimed_is_found(payments: Payments) -> None:
     """Declared as 30 days, and forgotten after two: the declaration is a lie that only a probe finds."""
     payments.window = 2 * DAY
-    with pytest.raises(CheckFailed, match=r"claims a window of 7d.* honoured after 21 h.* after 3\.5 d \(2 effects\)"):
+    with pytest.raises(
+        ContractCheckFailed, match=r"claims a window of 7d.* honoured after 21 h.* after 3\.5 d \(2 effects\)"
+    ):
         await window(shop_tools.good_refund(payments.url), ARGUMENTS, effects=payments.paid, advance=moved(payments))
 
 
 async def test_a_tool_that_does_not_pass_its_key_on_is_found_at_the_first_probe(payments: Payments) -> None:
-    with pytest.raises(CheckFailed, match="no longer honoured"):
+    with pytest.raises(ContractCheckFailed, match="no longer honoured"):
         await window(
             shop_tools.keyless_refund(payments.url),
             ARGUMENTS,
@@ -219,14 +226,14 @@ async def test_a_tool_that_does_not_pass_its_key_on_is_found_at_the_first_probe(
 async def test_a_window_that_never_ends_is_probed_up_to_a_horizon(payments: Payments) -> None:
     payments.window = 300 * DAY
     tool = shop_tools.good_refund(payments.url, effect="write-idempotent", window="forever", downstream="forever")
-    with pytest.raises(CheckFailed, match="claims a window of forever"):
+    with pytest.raises(ContractCheckFailed, match="claims a window of forever"):
         await window(tool, ARGUMENTS, effects=payments.paid, advance=moved(payments))
     report = await window(tool, ARGUMENTS, effects=payments.paid, advance=moved(payments), horizon="90d")
     assert report.passed
 
 
 async def test_a_contract_without_a_downstream_window_does_not_pass(payments: Payments) -> None:
-    with pytest.raises(CheckFailed, match="declares no downstream_window"):
+    with pytest.raises(ContractCheckFailed, match="declares no downstream_window"):
         await window(shop_tools.good_refund(payments.url, downstream=None))
     assert (await window(shop_tools.good_refund(payments.url))).passed
     with pytest.raises(ValueError, match="a probe needs arguments"):
@@ -235,7 +242,7 @@ async def test_a_contract_without_a_downstream_window_does_not_pass(payments: Pa
 
 async def test_calls_that_fail_prove_nothing_about_a_window(payments: Payments) -> None:
     payments.faults.extend([402] * 20)
-    with pytest.raises(CheckFailed, match="neither of two calls had an effect: CARD_EXPIRED"):
+    with pytest.raises(ContractCheckFailed, match="neither of two calls had an effect: CARD_EXPIRED"):
         await window(shop_tools.good_refund(payments.url), ARGUMENTS, effects=payments.paid, advance=moved(payments))
 
 
@@ -261,13 +268,13 @@ async def test_declared_errors_pass_and_those_not_seen_are_listed(payments: Paym
         "INVALID_ARGUMENTS",
     ]
     assert report.unseen == ["RATE_LIMITED"]
-    with pytest.raises(CheckFailed, match="no failure brought about what the contract declares: RATE_LIMITED"):
+    with pytest.raises(ContractCheckFailed, match="no failure brought about what the contract declares: RATE_LIMITED"):
         await undeclared_errors(tool, ARGUMENTS, {"expired": lambda: payments.faults.append(402)}, exhaustive=True)
 
 
 async def test_undeclared_codes_and_exceptions_are_found(payments: Payments) -> None:
     tool = shop_tools.good_refund(payments.url)
-    with pytest.raises(CheckFailed) as failed:
+    with pytest.raises(ContractCheckFailed) as failed:
         await undeclared_errors(
             tool,
             ARGUMENTS,
@@ -287,7 +294,7 @@ async def test_an_error_that_shows_the_key_is_found(tmp_path: Path) -> None:
     async def leaky(call: ToolCall[shop_tools.Refund]) -> None:
         raise ToolFailure("NO", f"the key {call.idempotency_key} was refused")
 
-    with pytest.raises(CheckFailed, match="always: the error shows the idempotency key"):
+    with pytest.raises(ContractCheckFailed, match="always: the error shows the idempotency key"):
         await undeclared_errors(leaky, ARGUMENTS, {"always": {}})
 
 

@@ -21,7 +21,7 @@ from counterfoil.contracts import (
     tool_contract,
 )
 from counterfoil.contracts.keys import derived_key
-from counterfoil.contracts.testing import CheckFailed, hammer
+from counterfoil.contracts.testing import ContractCheckFailed, hammer
 from tests.integration.contracts.seed_bench import ARGUMENTS, Bench
 from tests.integration.contracts.shop_tools import Refund, Refunded
 
@@ -221,7 +221,7 @@ async def test_the_wrapper_the_model_and_uuid4_below_the_step_are_ruled_out(benc
 
     > Generating the key from uuid4() at any layer below the workflow step boundary.
     """
-    with pytest.raises(CheckFailed, match="had 4 effects"):
+    with pytest.raises(ContractCheckFailed, match="had 4 effects"):
         await hammer(
             "tests.integration.contracts.shop_tools:sunday_wrapper",
             ARGUMENTS,

@@ -20,7 +20,7 @@ from counterfoil.contracts import (
     tool_contract,
 )
 from counterfoil.contracts.declaration import DEFAULT_WINDOWS
-from counterfoil.contracts.testing import CheckFailed, window
+from counterfoil.contracts.testing import ContractCheckFailed, window
 from tests.integration.contracts.payments import Payments
 from tests.integration.contracts.seed_bench import ARGUMENTS, Bench, CountingStore
 from tests.integration.contracts.shop_tools import Refund, good_refund
@@ -268,7 +268,7 @@ async def test_a_downstream_window_that_is_shorter_makes_the_contract_a_lie(paym
         good_refund(payments.url, window="24h", downstream="1h")
     payments.window = 3600  # what it really honours, whatever the contract says of it
     contract = good_refund(payments.url, window="24h", downstream="24h")
-    with pytest.raises(CheckFailed, match="claims a window of 24h, but the downstream system does not"):
+    with pytest.raises(ContractCheckFailed, match="claims a window of 24h, but the downstream system does not"):
         await window(
             contract,
             ARGUMENTS,

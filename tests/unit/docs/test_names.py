@@ -78,6 +78,8 @@ WORKER_VARIABLES = set.intersection(*(set(_CODE.findall(path.read_text("utf-8"))
 """Those that the example workers of all languages read."""
 OF_OTHERS = {"AXONFLOW_TELEMETRY", "TOOL_CALL"}
 """Names of the axonflow client, in its how-to."""
+OF_EXAMPLES = {"CARD_EXPIRED", "PAYMENTS_PORT", "PAYMENTS_URL", "RATE_LIMITED", "SHOP_PORT"}
+"""Error codes and variables of tools that the pages about tool contracts write."""
 ROUTES = [re.sub(r"\{\w+\}", "[^/]+", route.path) for route in api_routes(cast(Engine, None))]
 METRICS = set(re.findall(r"^# TYPE (counterfoil_\w+) ", Metrics().render()[0].decode(), re.MULTILINE))
 
@@ -87,7 +89,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.re
 @every_page
 def test_codes_and_variables_exist(page: Path) -> None:
     known = API_CODES | WORK_CODES | {str(code) for code in ReplyCode} | VARIABLES | {"WEBHOOK_BASE_URL"}
-    known |= WORKER_VARIABLES | OF_OTHERS | OWN_CODES
+    known |= WORKER_VARIABLES | OF_OTHERS | OF_EXAMPLES | OWN_CODES
     used = {name for name in _CODE.findall(page.read_text("utf-8")) if not name.startswith("COUNTERFOIL_SECRET")}
     assert used - known <= ARGUMENTS, "these are arguments of commands, all else must exist"
 

@@ -1,4 +1,4 @@
-"""Checks that users run against their own tools; each raises CheckFailed, with a report, if a tool does not pass.
+"""Checks that users run against their own tools; each raises ContractCheckFailed if a tool does not pass.
 
 | check | finds |
 | --- | --- |
@@ -11,23 +11,23 @@ They are async functions; a test without an event loop uses ``asyncio.run``, or 
 ``counterfoil.contracts.testing.fixtures`` (a pytest plugin, and the only module here that needs pytest).
 """
 
-from counterfoil.contracts.testing.crashes import CrashPoint, CrashReport, crash_between_phases
+from counterfoil.contracts.testing.crashes import CrashReport, PhaseCrash, crash_between_phases
 from counterfoil.contracts.testing.failures import DrivenFailure, ErrorsReport, undeclared_errors
 from counterfoil.contracts.testing.hammering import HammerReport, hammer
-from counterfoil.contracts.testing.reports import CallerAnswer, CheckFailed, CheckReport
+from counterfoil.contracts.testing.reports import CallerAnswer, CheckReport, ContractCheckFailed
 from counterfoil.contracts.testing.targets import CheckTarget
 from counterfoil.contracts.testing.windows import WindowProbe, WindowReport, window
 
 __all__ = [
     "CallerAnswer",
-    "CheckFailed",
     "CheckReport",
     "CheckTarget",
-    "CrashPoint",
+    "ContractCheckFailed",
     "CrashReport",
     "DrivenFailure",
     "ErrorsReport",
     "HammerReport",
+    "PhaseCrash",
     "WindowProbe",
     "WindowReport",
     "crash_between_phases",

@@ -74,10 +74,11 @@ def main() -> None:
     tool = prepared(task)
     out.write('{"ready": true}\n')
     out.flush()
-    if not sys.stdin.readline():
-        return  # the test is gone
-    call = task["call"]
-    asyncio.run(make_calls(tool, ToolCall(call.pop("arguments"), **call), task["calls"], out))
+    with asyncio.Runner() as runner:
+        for line in sys.stdin:
+            asked = json.loads(line)
+            call = asked["call"]
+            runner.run(make_calls(tool, ToolCall(call.pop("arguments"), **call), asked["count"], out))
     tool.close()
 
 

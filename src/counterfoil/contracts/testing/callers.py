@@ -1,7 +1,8 @@
 """Processes that call a tool, seen from the test; ``caller_process`` is what runs in them.
 
-Protocol: the test writes a task as a line of JSON, the process loads the tool and writes ``{"ready": true}``; the test
-writes a second line, which starts the calls; the process writes a line for each answer and ends.
+Protocol, in lines of JSON: the test writes a task, the process loads the tool and writes ``{"ready": true}``. Then each
+line of the test is a call and how often it is made at once, and the process writes a line for each answer. It ends when
+the test closes its input.
 """
 
 from __future__ import annotations
@@ -30,17 +31,14 @@ class CallerLost(RuntimeError):
 class CallerProcess:
     """One process; at the end of the block it is killed, if it has not ended by itself."""
 
-    def __init__(self, target: CheckTarget, calls: int, call: Mapping[str, Any], **task: Any) -> None:
+    def __init__(self, target: CheckTarget, **task: Any) -> None:
         self._task = {
             "name": target.name,
             "given": target.given,
             "store": target.store,
             "path": [os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 (an empty entry is the directory)
-            "calls": calls,
-            "call": dict(call),
             **task,
         }
-        self._calls = calls
         self._process: Process | None = None
         self._wrote: IO[bytes] | None = None
 
@@ -67,19 +65,19 @@ class CallerProcess:
         if await self._line() != {"ready": True}:
             raise CallerLost(self._complaint("the tool was not loaded"))
 
-    async def start(self) -> None:
-        await self._say("start")
-
-    async def answers(self) -> list[CallerAnswer]:
-        """One for each call; fewer, if the process was killed meanwhile."""
+    async def call(self, call: Mapping[str, Any], count: int = 1) -> list[CallerAnswer]:
+        """Make a call, ``count`` times at once; fewer answers: the process was killed meanwhile."""
+        await self._say(json.dumps({"call": dict(call), "count": count}))
         found: list[CallerAnswer] = []
-        while len(found) < self._calls and (document := await self._line()) is not None:
+        while len(found) < count and (document := await self._line()) is not None:
             found.append(CallerAnswer.of_document(document))
         return found
 
     async def ended(self) -> int:
-        """The exit code; negative: the number of the signal."""
+        """Wait for the end of the process, which has no more calls to make; its exit code, or minus its signal."""
         assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         return await self._process.wait()
 
     def _complaint(self, what: str) -> str:

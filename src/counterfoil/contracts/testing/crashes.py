@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -24,7 +25,7 @@ UNREACHED = "the call ended before this phase"
 
 
 @dataclass(frozen=True, slots=True)
-class CrashPoint:
+class PhaseCrash:
     """One crash: effects until the process died, all effects after the replay, and the answer of the replay."""
 
     phase: ContractPhase
@@ -42,12 +43,12 @@ class CrashPoint:
 
 @dataclass(frozen=True)
 class CrashReport(CheckReport):
-    points: list[CrashPoint] = field(default_factory=list)
+    points: list[PhaseCrash] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         return [str(point) for point in self.points]
 
-    def at(self, phase: ContractPhase | str, moment: Moment = "end") -> CrashPoint:
+    def at(self, phase: ContractPhase | str, moment: Moment = "end") -> PhaseCrash:
         return next(point for point in self.points if (point.phase, point.moment) == (phase, moment))
 
 
@@ -70,20 +71,20 @@ async def crash_between_phases(
     ``irreversible`` may answer UNSAFE_ONCE_INCOMPLETE instead; then the effect has happened once or not at all, as it
     had at the crash. ``timeout`` is for one crash and its replay.
     """
-    points = []
-    problems: list[str] = []
+    points: list[PhaseCrash] = []
     with tempfile.TemporaryDirectory() as folder:
         target = CheckTarget.of(tool, given, store or Path(folder) / "effects.db")
-        for phase in map(ContractPhase, phases):
-            for moment in moments:
+        async with CallerProcess(target, ttl_ms=TTL_MS, wait=TTL_MS / 1000 * 5) as replayer:
+            for phase, moment in product(map(ContractPhase, phases), tuple(moments)):
                 made = {**_identity(call, phase, moment), "arguments": dict(arguments)}
                 try:
                     async with asyncio.timeout(timeout):
-                        point = await _crashed(target, made, phase, moment, effects)
+                        if not points:
+                            await replayer.ready()
+                        points.append(await _crashed(target, replayer, made, phase, moment, effects))
                 except TimeoutError:
                     raise CallerLost(f"no replay after the {moment} of {phase} within {timeout} s") from None
-                points.append(point)
-                problems += _problems(point)
+    problems = [problem for point in points for problem in _problems(point)]
     return CrashReport(target.name, points, problems=problems).checked()
 
 
@@ -97,29 +98,29 @@ def _identity(call: Mapping[str, Any] | None, phase: ContractPhase, moment: Mome
 
 
 async def _crashed(
-    target: CheckTarget, call: Mapping[str, Any], phase: ContractPhase, moment: Moment, effects: CountEffects
-) -> CrashPoint:
+    target: CheckTarget,
+    replayer: CallerProcess,
+    call: Mapping[str, Any],
+    phase: ContractPhase,
+    moment: Moment,
+    effects: CountEffects,
+) -> PhaseCrash:
     before = await counted(effects)
-    async with (
-        CallerProcess(target, 1, call, kill_at=[phase, moment], ttl_ms=TTL_MS) as first,
-        CallerProcess(target, 1, call, ttl_ms=TTL_MS, wait=TTL_MS / 1000 * 5) as second,
-    ):
-        await asyncio.gather(first.ready(), second.ready())
-        await first.start()
-        answers = await first.answers()
-        code = await first.ended()
-        if code != -signal.SIGKILL:
-            hint = str(answers[0]) if answers else f"exit code {code}"
-            return CrashPoint(phase, moment, 0, 0, CallerAnswer(error={"code": UNREACHED, "hint": hint}))
-        at_crash = await counted(effects) - before
-        await second.start()
-        replayed = await second.answers()
-        if not replayed:
-            raise await second.lost()
-    return CrashPoint(phase, moment, at_crash, await counted(effects) - before, replayed[0])
+    async with CallerProcess(target, kill_at=[phase, moment], ttl_ms=TTL_MS) as killed:
+        await killed.ready()
+        answers = await killed.call(call)
+        code = await killed.ended()
+    if code != -signal.SIGKILL:
+        hint = str(answers[0]) if answers else f"exit code {code}"
+        return PhaseCrash(phase, moment, 0, 0, CallerAnswer(error={"code": UNREACHED, "hint": hint}))
+    at_crash = await counted(effects) - before
+    replayed = await replayer.call(call)
+    if not replayed:
+        raise await replayer.lost()
+    return PhaseCrash(phase, moment, at_crash, await counted(effects) - before, replayed[0])
 
 
-def _problems(point: CrashPoint) -> list[str]:
+def _problems(point: PhaseCrash) -> list[str]:
     where = f"after a crash at the {point.moment} of {point.phase}"
     if point.answer.code == UNREACHED:
         return [f"no crash at the {point.moment} of {point.phase}: {point.answer}"]

@@ -71,10 +71,9 @@ async def hammer(
 
 async def _hammered(target: CheckTarget, call: Mapping[str, Any], shares: list[int]) -> list[CallerAnswer]:
     async with AsyncExitStack() as stack:
-        started = [await stack.enter_async_context(CallerProcess(target, share, call)) for share in shares]
+        started = [await stack.enter_async_context(CallerProcess(target)) for _ in shares]
         await asyncio.gather(*(each.ready() for each in started))
-        await asyncio.gather(*(each.start() for each in started))
-        answers = await asyncio.gather(*(each.answers() for each in started))
+        answers = await asyncio.gather(*(each.call(call, share) for each, share in zip(started, shares, strict=True)))
         for caller, share, found in zip(started, shares, answers, strict=True):
             if len(found) < share:
                 raise await caller.lost()

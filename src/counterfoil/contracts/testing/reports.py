@@ -16,7 +16,7 @@ CountEffects = Callable[[], int | Awaitable[int]]
 """How often the effect has happened so far, asked where it happens: at the downstream system, not in the tool."""
 
 
-class CheckFailed(AssertionError):
+class ContractCheckFailed(AssertionError):
     """A tool did not pass a check; ``report`` has everything that was seen."""
 
     def __init__(self, report: CheckReport) -> None:
@@ -86,9 +86,9 @@ class CheckReport:
         return []
 
     def checked(self) -> Self:
-        """This report; raises CheckFailed if there are problems."""
+        """This report; raises ContractCheckFailed if there are problems."""
         if self.problems:
-            raise CheckFailed(self)
+            raise ContractCheckFailed(self)
         return self
 
     def __str__(self) -> str:
