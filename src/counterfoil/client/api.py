@@ -22,8 +22,13 @@ from counterfoil.client.arguments import (
     optional_mapping,
     time_text,
 )
+from counterfoil.client.calls.controls import ControlCalls
+from counterfoil.client.calls.effects import EffectCalls
+from counterfoil.client.calls.hooks import HookCalls
+from counterfoil.client.calls.inbox import InboxCalls
+from counterfoil.client.calls.runs import RunCalls
+from counterfoil.client.calls.workflows import GateOptions, WorkflowCalls
 from counterfoil.client.connection import part
-from counterfoil.client.controls import ControlCalls
 from counterfoil.client.documents import (
     Event,
     EventPage,
@@ -43,15 +48,10 @@ from counterfoil.client.documents import (
     WorkDetail,
     WorkPage,
 )
-from counterfoil.client.effects import EffectCalls
 from counterfoil.client.errors import ConnectionFailed, Unavailable
 from counterfoil.client.guarded import GuardedStep
-from counterfoil.client.hooks import HookCalls
-from counterfoil.client.inbox import InboxCalls
 from counterfoil.client.reports import Backoff
-from counterfoil.client.runs import RunCalls
 from counterfoil.client.sse import events_of
-from counterfoil.client.workflows import GateOptions, WorkflowCalls
 
 POLL_SECONDS = 30.0
 RECONNECT_SECONDS = 0.25

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import uuid4
 
+from counterfoil.client.calls.workflows import GateOptions, check_options
 from counterfoil.client.documents import GateAnswer, RetryContext
 from counterfoil.client.errors import (
     ApiError,
@@ -30,7 +31,6 @@ from counterfoil.client.errors import (
     WorkflowTerminalError,
 )
 from counterfoil.client.reports import Backoff
-from counterfoil.client.workflows import GateOptions, check_options
 
 if TYPE_CHECKING:
     from counterfoil.client.api import Client

@@ -47,6 +47,7 @@ def steps(url: str) -> dict[str, dict[str, Any]]:
         "fan": {**slow, "attributes": listed, "fan_out": {"on_failure": "collect", "max_items": 20}},
         "signed": {**slow, "require_signature": True},
         "again": {**slow, "duplicate_status": 200},
+        "mapped": {**slow, "accept": {"map": {"success": "payload.success", "outputs": {"all": "payload"}}}},
         "beating": {**slow, "work": {**WORK, "heartbeat_timeout_ms": 400}},
         "limited": {**slow, "work": {**WORK, "parallelism": 2, "rate_limit": {"count": 5, "per_ms": 100}}},
         "inner": {"kind": "flow", "flow": {"goals": ["job"]}},

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from counterfoil.client import Client, Flow, RunKeyConflict
-from counterfoil.client.runs import ConflictStrategy
+from counterfoil.client.calls.runs import ConflictStrategy
 from counterfoil.testing import Received, StepEndpoint
 from tests.integration.planned import gives, takes
 from tests.wire import Api

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from counterfoil.client import Client, Flow, FlowResult, WorkItem
+    from counterfoil.client.calls.runs import ConflictStrategy
     from counterfoil.client.documents import FlowSummary
-    from counterfoil.client.runs import ConflictStrategy
 
 FLOW_STATUSES = ["active", "compensating", "completed", "failed", "cancelled"]
 OPEN_STATUSES = ("active", "compensating")

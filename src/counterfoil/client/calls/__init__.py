@@ -1,0 +1,1 @@
+"""The calls of the client, a class for each concept. ``Client`` has them all."""
