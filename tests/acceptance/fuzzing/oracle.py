@@ -51,6 +51,8 @@ class Reading:
         await self._each("subscriptions", hooks, self._subscription)
         unknown = {item["work_id"] async for item in self._pages("/api/v1/reconciliations", "reconciliations")}
         await self._each("reconciliations", unknown, self._reconciliation)
+        callbacks = {item["callback_id"] async for item in self._pages("/api/v1/callbacks", "callbacks")}
+        await self._each("callbacks", callbacks, self._simple("callbacks"))
         async for _ in self._pages("/api/v1/work", "work"):
             self.records["work listed"] += 1
         await self._get("/api/v1/workflows/approvals/pending")
@@ -135,7 +137,7 @@ class Reading:
             for item in items:
                 yield item
             cursor = str((page or {}).get("next_cursor") or "")
-            if not cursor or not items:
+            if not cursor or (not items and path != "/api/v1/callbacks"):  # whose pages may be empty in between
                 return
 
     async def _get(
