@@ -1,4 +1,4 @@
-"""``counterfoil dev relay`` as a process: a worker that the engine cannot reach gets its work; no crash loses any."""
+"""``counterfoil dev relay`` as a process: a worker that the engine cannot reach gets its work, also after crashes."""
 
 from __future__ import annotations
 

@@ -54,6 +54,8 @@ TAGS = {
     "flows": "One run towards its goals.",
     "webhook": "Where workers report. The receipt is the credential: no API key is needed.",
     "work": "The units of work that were sent out, each with one receipt and one outcome.",
+    "callbacks": "Every request to a webhook, heartbeat or hook URL, accepted or refused.",
+    "relays": "Workers that the engine cannot reach pull their requests.",
     "reconciliations": "Work items whose outcome is unknown, and that are never repeated without being settled.",
     "hooks": "Steps that wait for a payload from outside, each under a token.",
     "effects": "Effects of tools that run outside of flows: each is reserved by one caller and recorded once.",

@@ -64,6 +64,8 @@ class Reading:
         await self._each("effects", effects, self._effect)
         tokens = {item["token"] async for item in self._pages("/api/v1/hooks", "hooks") if item["token"] is not None}
         await self._each("hooks", tokens, self._simple("hooks"))
+        callbacks = {item["callback_id"] async for item in self._pages("/api/v1/callbacks", "callbacks")}
+        await self._each("callbacks", callbacks, self._simple("callbacks"))
         async for _ in self._pages("/api/v1/work", "work"):
             self.records["work listed"] += 1
         await self._get("/api/v1/workflows/approvals/pending")
@@ -163,7 +165,7 @@ class Reading:
             for item in items:
                 yield item
             cursor = str((page or {}).get("next_cursor") or "")
-            if not cursor or not items:
+            if not cursor or (not items and path != "/api/v1/callbacks"):  # whose pages may be empty in between
                 return
 
     async def _get(
