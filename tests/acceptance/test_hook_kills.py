@@ -69,14 +69,14 @@ class Senders:
     async def run_flow(self, number: int) -> None:
         """Start a flow, send it more payloads than it takes, from its start to its end, and count."""
         order = f"{number}"
-        start = {"flow_id": f"flow-{order}", "goals": ["hook"], "init": {"order": order}}
+        flow_id = f"flow-{order}"
+        start = {"flow_id": flow_id, "goals": ["hook"], "init": {"order": order}}
         status, answer = await self.call("POST", "/api/v1/flows", start)
         assert status == 201 or answer["error"]["code"] == "FLOW_EXISTS", answer
         ended = asyncio.Event()
-        taken = await asyncio.gather(
-            self._end(start["flow_id"], ended), *(self._send(order, number, ended) for number in range(SENDERS))
-        )
-        outputs, *answers = taken
+        sending = asyncio.gather(*(self._send(order, number, ended) for number in range(SENDERS)))
+        outputs = await self._end(flow_id, ended)
+        answers = await sending
         recorded = sorted(payload["number"] for payload in outputs["payloads"])
         assert recorded == sorted(number for number, is_taken in enumerate(answers) if is_taken), (outputs, answers)
         assert len(recorded) == COLLECT

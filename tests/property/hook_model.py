@@ -137,12 +137,11 @@ class HookModel:
             if delivery_id is not None:
                 hook.taken.add(delivery_id)
                 self.last_taken[token, delivery_id] = hook.flow_id
-            if hook.enough and not buffered:
+            if len(hook.payloads) == hook.spec.collect and not buffered:
                 self._end(hook, "succeeded")
             return _answer(hook, duplicate=False, buffered=buffered)
-        if delivery_id is not None and (token, delivery_id) in self.last_taken:
-            return _answer(self.hooks[self.last_taken[token, delivery_id]], duplicate=True, buffered=False)
-        return "HOOK_NOT_FOUND"
+        flow_id = None if delivery_id is None else self.last_taken.get((token, delivery_id))
+        return "HOOK_NOT_FOUND" if flow_id is None else _answer(self.hooks[flow_id], duplicate=True, buffered=False)
 
     def cancel(self, flow_id: str) -> None:
         self._end(self.hooks[flow_id], "cancelled")

@@ -109,12 +109,8 @@ async def test_hooks_go_with_their_flow(store: Store, payloads: bool) -> None:
     await write(store, new_records(flow, step_run(), work_item(WorkStatus.CANCELLED), flow_inputs()))
     kept = HookPayload(f"{NAME}\n0", "flow", {"n": 1})
     ended = replace(HOOK, status=HookStatus.ENDED)
-    records = {
-        "hooks": {NAME: ended},
-        "hook_payloads": {kept.payload_id: kept},
-        "hook_deliveries": {"digest": DELIVERY},
-    }
-    await write(store, Changes(**records))
+    await write(store, Changes(hooks={NAME: ended}, hook_payloads={kept.payload_id: kept}))
+    await write(store, Changes(hook_deliveries={"digest": DELIVERY}))
     assert await run(store, pruning("flow", payloads=payloads, cutoff=NOW)) == [[True]]
     place = place_of(store)
     assert by_hand(place, "SELECT token FROM hooks") == ([(None,)] if payloads else [])
