@@ -10,10 +10,11 @@ import pytest
 from counterfoil.domain.flows.planning import make_plan
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.jsontext import dump_json
-from counterfoil.domain.records import StepRun
+from counterfoil.domain.records import KeyedFlow, StepRun
 from counterfoil.domain.states import FlowStatus, StepStatus, WorkStatus
 from counterfoil.domain.steps.register import Register
 from counterfoil.store.kinds.definitions import CURRENT, PLANS, VERSIONS
+from counterfoil.store.kinds.flows import KEYED_FLOWS
 from counterfoil.store.postgres.store import PostgresStore
 from counterfoil.store.protocol import Row, Store
 from counterfoil.store.unit_of_work.changes import Changes
@@ -115,12 +116,14 @@ async def test_a_flow_and_its_result(store: Store) -> None:
     inputs = flow_inputs(init={"i": 1}, metadata={"m": 2}, labels={"k": "v"}, options={"compensate": False})
     changes = new_records(flow, inputs)
     changes.of(PLANS)[PLAN.plan_id] = PLAN
+    changes.of(KEYED_FLOWS)["flow"] = KeyedFlow("flow", "order:7", 1, "digest", 0, retain_failed=False)
     await write(store, changes)
     [row] = await store.read("get_flow", flow_id="flow")
     assert row == (
         *("flow", "failed", '["step"]', NOW, '{"code":"X"}', NOW + 9),
         *('{"m":2}', '{"k":"v"}', '{"i":1}', '{"compensate":false}'),
         *('{"flow_id":"outer"}', NOW + 20, '{"ending":"failed","steps":[]}', dump_json(PLAN.stored()).decode(), None),
+        "order:7",
     )
     assert await store.read("get_flow_result", flow_id="flow") == [("flow", "failed", '{"code":"X"}')]
     assert len(await store.read("flow_exists", flow_id="flow")) == 1
@@ -131,7 +134,7 @@ async def test_a_flow_and_its_result(store: Store) -> None:
 async def test_a_flow_without_a_plan(store: Store) -> None:
     await write(store, new_records(flow_record(), flow_inputs()))
     [row] = await store.read("get_flow", flow_id="flow")
-    assert row[-6:] == ("{}", None, None, None, None, None)
+    assert row[-7:] == ("{}", None, None, None, None, None, None)
 
 
 async def test_the_steps_of_a_flow(store: Store) -> None:

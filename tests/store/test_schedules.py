@@ -175,7 +175,7 @@ async def test_each_tick_is_fired_by_one_of_the_nodes(store: Store, nodes: Pair,
     async def sweep(node: Node) -> None:
         while (await store.read("next_schedule"))[0][0] <= clock():
             for firing in await node.commit.submit(fire(now=clock(), limit=3)):
-                fired[node.node_id] += 0 if firing is None else firing.ticks
+                fired[node.node_id] += 0 if firing is None else firing.started
 
     await asyncio.gather(*map(sweep, [*nodes] * 2))
     ticks = [rfc3339(NOW + 1_000 * number) for number in range(1, 21)]

@@ -155,19 +155,18 @@ class Queries:
         cursor: str | None = None,
         limit: int = 100,
     ) -> FlowsPage:
-        query, filters = "list_flows" if status in (None, "completed") else "list_open_flows", {}
+        filters = {
+            "status": status,
+            "label": None if label is None else f"{label[0]}:{label[1]}",
+            "goal": goal,
+            "since": since_ms,
+            "before": numeric_cursor(cursor),
+        }
         if run_key is not None:
-            query, filters = "list_keyed_flows", {"run_key": run_key}
-        rows, following = await self._list(
-            query,
-            limit,
-            status=status,
-            label=None if label is None else f"{label[0]}:{label[1]}",
-            goal=goal,
-            since=since_ms,
-            before=numeric_cursor(cursor),
-            **filters,
-        )
+            rows, following = await self._list("list_keyed_flows", limit, run_key=run_key, **filters)
+        else:
+            usual = status in (None, "completed")
+            rows, following = await self._list("list_flows" if usual else "list_open_flows", limit, **filters)
         flows = await self._with_outputs(rows)
         if len(flows) < len(rows):
             following = str(rows[len(flows) - 1][0])
