@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import aiohttp
 import pytest
@@ -47,7 +48,8 @@ async def test_no_route_but_the_webhook_is_open_to_a_proxy_without_keys(api: Api
             continue
         path = route.path.replace("{", "").replace("}", "")
         for method in (route.method, "OPTIONS"):
-            reply = await api.request(method, path, headers={"Via": "1.1 proxy"})
+            body: Any = {} if method in ("POST", "PUT") else None  # hooks read a payload before they refuse its sender
+            reply = await api.request(method, path, json=body, headers={"Via": "1.1 proxy"})
             reply.refused(403, "FORBIDDEN")
 
 
