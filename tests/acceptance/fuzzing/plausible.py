@@ -101,6 +101,8 @@ class Known:
         self.seen["policy_id"].extend(policies())
         self.seen["schedule_id"].extend(("s1", "s2", "s3"))
         self.seen["subscription_id"].extend(("h1", "h2", "h3", "h4"))
+        self.seen["tool"].extend(("refund", "a/b"))
+        self.seen["key"].extend(("k1", "k/2", "..", "\u00e9"))
 
     def note(self, name: str, value: Any) -> None:
         if isinstance(value, str) and value and value not in self.seen[name]:
@@ -186,7 +188,8 @@ class Known:
             "include_prior_output": ("true", "false"),
             "goal": ("job", "first"),
             "step": ("job", "first", "lost"),
-            "hold": ("reconcile", "unsafe_once", "dedup"),
+            "hold": ("reconcile", "unsafe_once", "irreversible", "dedup"),
+            "state": ("pending", "complete-success", "complete-failed", "free"),
         }
         found = choices.get(name)
         return dice.choice(found) if found else self.one(name, dice)
@@ -203,6 +206,9 @@ def plausible(operation: str, dice: random.Random, known: Known, hostile: Hostil
         "complete_work": lambda: result(dice, hostile),
         "complete_work_by_header": lambda: result(dice, hostile),
         "settle_reconciliation": lambda: settlement(dice, hostile),
+        "reserve_effect": lambda: reservation(dice, known, hostile),
+        "complete_effect": lambda: outcome(dice, hostile),
+        "settle_effect": lambda: effect_settlement(dice, hostile),
         "beat_work": lambda: {"progress": dice.random(), "message": hostile.text()},
         "put_step": lambda: dice.choice(list(steps(known.url).values())),
         "put_policy": lambda: dice.choice(list(policies().values())),
@@ -274,6 +280,33 @@ def run_key(dice: random.Random, hostile: Hostile) -> dict[str, Any]:
     if dice.random() < 0.5:
         fields["init"] = {"a": 1, "x": 1, "items": [1]}
     return fields
+
+
+def reservation(dice: random.Random, known: Known, hostile: Hostile) -> dict[str, Any]:
+    """A reservation of a key that others reserve as well, or of a hostile one; most lapse soon."""
+    key = known.one("key", dice) if dice.random() < 0.8 else hostile.text()
+    body: dict[str, Any] = {"tool": known.one("tool", dice), "key": key, "holder": dice.choice(("a", hostile.text()))}
+    body["class"] = dice.choice(("write-idempotent", "write-non-idempotent", "irreversible"))
+    body |= {"ttl_seconds": dice.choice((1, 1, 60)), "window": dice.choice(("1s", "24h", "forever"))}
+    if dice.random() < 0.2:
+        body["arguments_digest"] = dice.choice(("d", hostile.text()))
+    return body
+
+
+def outcome(dice: random.Random, hostile: Hostile) -> dict[str, Any]:
+    """What a tool reports of an effect."""
+    given = {"result": hostile.json()} if dice.random() < 0.7 else {"error": hostile.members()}
+    return {"fence": dice.choice((1, 1, 2, 3)), "success": "result" in given, **given}
+
+
+def effect_settlement(dice: random.Random, hostile: Hostile) -> dict[str, Any]:
+    """What an operator says of a lapsed reservation."""
+    said = (
+        {"outcome": "applied", "result": hostile.json()},
+        {"outcome": "not_applied", "note": hostile.text()},
+        {"outcome": "failed", "error": hostile.members()},
+    )
+    return dice.choice(said)
 
 
 def settlement(dice: random.Random, hostile: Hostile) -> dict[str, Any]:
