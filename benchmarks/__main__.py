@@ -13,11 +13,11 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import before, clients, contracts, effects, gates, measures, nodes, shapes
+from benchmarks import before, clients, contracts, effects, gates, measures, nodes, reservations, shapes
 from benchmarks.load import stand_back
 from benchmarks.measures import QUICK, Outcome, Size
 
-MODULES = (measures, effects, contracts, gates, nodes, shapes, clients)
+MODULES = (measures, effects, reservations, contracts, gates, nodes, shapes, clients)
 MEASURES = {name: measure for module in MODULES for name, measure in module.MEASURES.items()}
 
 

@@ -14,7 +14,7 @@ import pytest
     [
         ("completions", "cycle", "latency", "bulk", "gate"),
         ("clients",),
-        ("restart", "flat", "dedup"),
+        ("restart", "flat", "dedup", "effects"),
         ("postgres", "postgres-cycle", "nodes", "takeover"),
         ("large-flows", "postgres-large-flows"),
         ("--before", ".", "cycle", "flat", "nodes", "gate"),

@@ -172,7 +172,9 @@ def tool_contract(
     """Declare a tool. A declaration that cannot be kept raises InvalidContract here, not when the tool is called."""
 
     def decorate(function: Callable[[ToolCall[Any]], Any]) -> Any:
-        model, returned = _annotations(function)
+        frame = inspect.currentframe()
+        here = frame.f_back.f_locals if frame is not None and frame.f_back is not None else {}
+        model, returned = _annotations(function, here)
         terms = declare(
             model,
             name=name,
@@ -198,11 +200,11 @@ def tool_contract(
     return cast("_Decorator", decorate)
 
 
-def _annotations(function: Callable[..., Any]) -> tuple[type[BaseModel], Any]:
-    """The argument model of ``ToolCall[Model]``, and the return type."""
+def _annotations(function: Callable[..., Any], local_names: Mapping[str, Any]) -> tuple[type[BaseModel], Any]:
+    """The argument model of ``ToolCall[Model]``, and the return type; both may be names of the function around it."""
     parameters = list(inspect.signature(function).parameters.values())
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = typing.get_type_hints(function, localns=dict(local_names), include_extras=True)
     except NameError as error:
         raise InvalidContract(f"an annotation of {function.__qualname__} cannot be read: {error}") from None
     wanted = "a tool takes one parameter, annotated as ToolCall[Model] with a pydantic model"

@@ -9,6 +9,8 @@ from counterfoil.domain.errors import (
     AlreadySucceeded,
     BadRequest,
     Conflict,
+    ConflictingEffect,
+    ConflictingResult,
     CounterfoilError,
     Forbidden,
     InternalError,
@@ -71,7 +73,13 @@ def test_statuses_are_those_of_the_contract(family: type[CounterfoilError], stat
 
 def test_only_the_state_machine_and_malformed_http_answer_400() -> None:
     for error in error_types():
-        assert (status_of(error) == 400) == issubclass(error, Refused | BadRequest), error
+        refused = issubclass(error, Refused | BadRequest) and error is not ConflictingEffect
+        assert (status_of(error) == 400) == refused, error
+
+
+def test_a_conflict_of_the_effects_api_is_409_though_its_code_is_that_of_a_refused_report() -> None:
+    assert (status_of(ConflictingEffect), status_of(ConflictingResult)) == (409, 400)
+    assert ConflictingEffect.code == ConflictingResult.code
 
 
 def test_a_problem_is_the_envelope_with_its_details() -> None:
