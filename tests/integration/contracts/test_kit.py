@@ -100,6 +100,8 @@ async def test_a_tool_that_cannot_be_loaded_is_named(payments: Payments) -> None
         await hammer(f"{TOOLS}:nowhere", ARGUMENTS, effects=payments.paid, callers=1, processes=1)
     with pytest.raises(ValueError, match="module:attribute"):
         await hammer("shop", ARGUMENTS, effects=payments.paid)
+    with pytest.raises(ValueError, match="another tool than the one given"):
+        await hammer(shop_tools.at_the_top.bind(wait=1), ARGUMENTS, effects=payments.paid)
     with pytest.raises(ValueError, match="other processes cannot find this tool"):
         await hammer(shop_tools.good_refund(payments.url), ARGUMENTS, effects=payments.paid)
 

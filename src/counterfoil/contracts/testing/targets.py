@@ -107,6 +107,14 @@ def _name_of(tool: Tool) -> str:
             "other processes cannot find this tool: give the name of one at the top of a module, as module:attribute"
         )
     source = sys.modules.get(module)
+    found: Any = source
+    for attribute in name.split("."):
+        found = getattr(found, attribute, None)
+    if found is not tool:
+        raise ValueError(
+            f"{module}:{name} is another tool than the one given (bind makes a new contract): give the name of one that "
+            "processes can load, or of a function that makes it"
+        )
     if importlib.util.find_spec(module.partition(".")[0]) is None and source is not None and source.__file__:
         return f"{source.__file__}:{name}"
     return f"{module}:{name}"
