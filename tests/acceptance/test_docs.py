@@ -13,7 +13,9 @@ import pytest
 from counterfoil.testing import Answer, Received, StepEndpoint
 from tests.acceptance.terminal import Terminals, follow
 from tests.clients import require_client
+from tests.integration.hooking import order, post, put_hook, start_expecting
 from tests.pages import DOCS, ROOT, blocks_of, needs
+from tests.running import Node
 from tests.wire import Api
 
 PAGE_SECONDS = 120
@@ -252,10 +254,38 @@ async def eventful_effects(api: Api, endpoint: StepEndpoint) -> list[str]:
     return flows
 
 
-async def test_the_journal_is_as_its_reference_says(api: Api, endpoint: StepEndpoint) -> None:
+async def eventful_hooks(api: Api, node: Node, endpoint: StepEndpoint) -> list[str]:
+    """Flows with a hook: expected, in the queue, registered, given payloads, past its deadline, redriven."""
+    quick = {"deadline_ms": 400}
+    await put_hook(api, "queueing", hook={"on_conflict": "wait", "collect": 2}, work=quick)
+    owner, queued = await order(api, "q", "queueing"), await order(api, "q", "queueing")
+    await api.until_event(queued, "hook_queued")
+    (await api.post(f"/api/v1/flows/{owner}/cancel")).ok()
+    await api.until_event(queued, "hook_timed_out")
+    await put_hook(api, "blocking", hook={})
+    blocking = await order(api, "q", "blocking")
+    (await api.post(f"/api/v1/flows/{queued}/redrive")).ok()
+    await api.until_event(queued, "hook_queued", 2)
+    (await api.post(f"/api/v1/flows/{blocking}/cancel")).ok()
+    for number in (1, 2):
+        (await post(api, "order:q", number, f"d{number}")).ok()
+    await put_hook(api, "ending", hook={"on_timeout": "complete"}, work=quick)
+    ending = await order(api, "e", "ending")
+    await api.final(ending)
+    attributes = {"order_id": {"role": "required"}, "checked": {"role": "output"}}
+    await api.put_step("checking", endpoint.url("/checking"), attributes=attributes)
+    for step_id, token in (("later", "later:{order_id}"), ("linked", None)):
+        late = {"order_id": {"role": "required"}, "checked": {"role": "required"}, step_id: {"role": "output"}}
+        await put_hook(api, step_id, hook={"token": token}, attributes=late)
+    expecting = await start_expecting(node, "later", "linked", init={"order_id": "1"})
+    (await post(api, "later:1", {"later": 1})).ok()
+    return [owner, queued, blocking, ending, expecting]
+
+
+async def test_the_journal_is_as_its_reference_says(api: Api, node: Node, endpoint: StepEndpoint) -> None:
     """Flows that make every type of event at least once."""
     flows = [*await eventful_attempts(api, endpoint), *await eventful_plans(api, endpoint), *await eventful_gates(api)]
-    flows += await eventful_effects(api, endpoint)
+    flows += [*await eventful_effects(api, endpoint), *await eventful_hooks(api, node, endpoint)]
     documented = documented_data()
     events = [event for flow_id in flows for event in await api.events(flow_id)]
     assert {event["type"] for event in events} == set(documented)

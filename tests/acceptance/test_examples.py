@@ -160,6 +160,22 @@ async def test_an_agent_that_died_pays_once(node: Node, unused_tcp_port: int) ->
     assert printed[-1] == "the bank has paid 1 time"
 
 
+@once
+async def test_a_link_in_a_mail_is_opened_by_a_scanner_and_decides_nothing(node: Node, unused_tcp_port: int) -> None:
+    printed = await run_example(node, "mail_approval.py", unused_tcp_port)
+    scanned = ["scanner: 200 and nothing is decided"] * 3
+    assert printed == [
+        *scanned,
+        "person:  yes -> thank you",
+        "person:  yes -> thank you, again",
+        "pay 500: completed {'asked': True, 'approved': True, 'paid': 500}",
+        *scanned,
+        "person:  no -> thank you",
+        "person:  no -> thank you, again",
+        "pay 90000: completed {'asked': True, 'approved': False}",
+    ]
+
+
 async def test_a_refund_is_paid_once_under_every_policy_but_pure() -> None:
     """It starts an engine of its own, and kills its worker in the middle of five refunds, twice."""
     process = await asyncio.create_subprocess_exec(

@@ -21,7 +21,7 @@ HOOK = "order"
 async def put_hook(api: Api, step_id: str = HOOK, **definition: Any) -> Reply:
     """Register a hook step: ``order:{order_id}`` unless the test says otherwise."""
     hook = {"token": "order:{order_id}", **definition.pop("hook", {})}
-    gives = PAYLOADS if hook.get("collect", 1) > 1 else CONFIRMED
+    gives = PAYLOADS if hook.get("collect", 1) not in (0, 1) else CONFIRMED
     body = {"kind": "hook", "hook": hook, "attributes": {**ORDER, **gives}, **definition}
     return await api.request("PUT", f"/api/v1/steps/{step_id}", json=body)
 

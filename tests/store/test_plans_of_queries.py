@@ -27,6 +27,7 @@ pytestmark = pytest.mark.postgresql_only
 GROWING = {
     *("flows", "flow_steps", "work", "open_flows", "open_work", "gates", "approvals", "journal", "flow_inputs"),
     *("reconciliations", "dedup_records", "dedup_waiters"),
+    *("hooks", "hook_tokens", "hook_payloads", "hook_deliveries"),
 }
 WRITES = [
     ("update_flows", "close_flows", "follow_flows"),
@@ -42,21 +43,29 @@ WRITES = [
     ("put_dedup", "put_waiters"),
     ("delete_dedup", "delete_waiters"),
     ("prune_reconciliations", "prune_waiters"),
+    ("put_hooks", "put_hook_tokens", "put_hook_payloads", "put_hook_deliveries"),
+    ("delete_hook_tokens",),
+    ("prune_hooks", "prune_hook_payloads", "prune_hook_deliveries", "empty_hooks"),
 ]
 READS = [
     "ends_without_outcome",
     "find_claimable",
     "find_due_flows",
     "find_due_probes",
+    "find_expected_hooks",
     "find_forgettable",
     "find_overdue",
     "find_prunable",
     "find_waking",
+    "find_waking_hooks",
     "flows_not_open",
     "get_flow",
+    "get_expected_hook",
     "get_gates",
+    "get_hook",
     "get_reconciliation",
     "get_workflow",
+    "hooks_of_flow",
     "journal_of_flow",
     "journal_of_works",
     "list_flows",

@@ -8,6 +8,7 @@ from counterfoil.cli.commands.approvals import approvals
 from counterfoil.cli.commands.doctor import doctor
 from counterfoil.cli.commands.flows import flow
 from counterfoil.cli.commands.gate import gate
+from counterfoil.cli.commands.inbound.hooks import hooks
 from counterfoil.cli.commands.keys import keys
 from counterfoil.cli.commands.plans import plan
 from counterfoil.cli.commands.policies import policy
@@ -35,7 +36,7 @@ def cli() -> None:
 
 
 COMMANDS = (
-    *(serve, demo, step, plan, flow, work, reconcile, schedule),
+    *(serve, demo, step, plan, flow, work, hooks, reconcile, schedule),
     *(workflow, gate, approvals, policy, callbacks, dev, doctor, store, keys),
 )
 

@@ -45,6 +45,7 @@ from counterfoil.client.documents import (
 )
 from counterfoil.client.errors import ConnectionFailed, Unavailable
 from counterfoil.client.guarded import GuardedStep
+from counterfoil.client.hooks import HookCalls
 from counterfoil.client.inbox import InboxCalls
 from counterfoil.client.reports import Backoff
 from counterfoil.client.sse import events_of
@@ -55,7 +56,7 @@ RECONNECT_SECONDS = 0.25
 FINAL_EVENTS = frozenset({"flow_completed", "flow_failed", "flow_cancelled"})
 
 
-class Client(WorkflowCalls, ControlCalls, InboxCalls):
+class Client(WorkflowCalls, ControlCalls, HookCalls, InboxCalls):
     """Talks to one engine; an async context manager that holds its connections.
 
     ``key`` is the secret of an API key (none is needed on a loopback engine without keys).

@@ -50,9 +50,17 @@ class ApiConnection:
             self._session = None
 
     async def _call(
-        self, method: str, path: str, *, body: Any = None, query: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        return (await self._exchange(method, path, body=body, query=query)).document
+        answer = await self._exchange(method, path, body=body, query=query, content=content, headers=headers)
+        return answer.document
 
     async def _exchange(
         self,
@@ -61,17 +69,20 @@ class ApiConnection:
         *,
         body: Any = None,
         query: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         extra_seconds: float = 0.0,
     ) -> EngineAnswer:
+        """``content``: the body as JSON text, in place of ``body``, which has no null."""
         params = {name: str(value) for name, value in (query or {}).items() if value is not None}
-        sent = None if body is None else dump_json(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        sent = content if body is None else dump_json(body)
+        all_headers = {**({} if sent is None else {"Content-Type": "application/json"}), **(headers or {})}
         try:
             async with self._live_session().request(
                 method,
                 URL(self.base_url + path, encoded=True).update_query(params),
                 data=sent,
-                headers=headers,
+                headers=all_headers,
                 timeout=aiohttp.ClientTimeout(total=self._timeout + extra_seconds),
                 allow_redirects=False,
             ) as response:

@@ -23,7 +23,10 @@ from counterfoil.wire.flows import StepInFlow as StepRun
 from counterfoil.wire.gate import ClaimDocument as Claim
 from counterfoil.wire.gate import ClaimProlonged, GateAnswer, RetryContext
 from counterfoil.wire.gate import KeyOwnerDocument as KeyOwner
-from counterfoil.wire.inbound.hooks import PayloadTaken
+from counterfoil.wire.inbound.hooks import HookDocument as Hook
+from counterfoil.wire.inbound.hooks import HooksPage as HookPage
+from counterfoil.wire.inbound.hooks import ListedHook, PayloadTaken
+from counterfoil.wire.inbound.hooks import PayloadTaken as DeliveredPayload
 from counterfoil.wire.journal import EventsPage as EventPage
 from counterfoil.wire.journal import JournalEvent as Event
 from counterfoil.wire.operations import ReadinessDocument as Readiness
@@ -61,6 +64,7 @@ __all__ = [
     "Claim",
     "ClaimProlonged",
     "Compensated",
+    "DeliveredPayload",
     "Delivery",
     "DeliveryPage",
     "Event",
@@ -70,8 +74,11 @@ __all__ = [
     "FlowResult",
     "FlowSummary",
     "GateAnswer",
+    "Hook",
+    "HookPage",
     "KeyOwner",
     "LastProbe",
+    "ListedHook",
     "Parent",
     "PayloadTaken",
     "PendingApproval",

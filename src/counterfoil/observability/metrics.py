@@ -316,7 +316,7 @@ class Metrics:
 
     def hook_delivery(self, verdict: str) -> None:
         """A payload for a hook was answered."""
-        self._hooks.deliveries.add(verdict)
+        self._hooks.deliveries.add(verdict.lower())
 
     def set_hooks_waiting(self, count: int) -> None:
         self._hooks.waiting.set(count)

@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
-from counterfoil.domain.approvals.decisions import NOBODY
 from counterfoil.domain.errors import BadRequest, CounterfoilError, PayloadTooLarge, Unavailable
 from counterfoil.domain.redaction import holds_receipt
 from counterfoil.server.answers import empty_response
-from counterfoil.server.auth import CALLER, Guard, KeyRing
+from counterfoil.server.auth import CALLER, WITHOUT_KEY, Guard, KeyRing
 from counterfoil.server.problems import problem_response
 from counterfoil.server.routes import EngineFacade, Handler, Route
 from counterfoil.server.routes.approvals import approval_routes
@@ -99,7 +98,7 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
 
     async def admitted(request: web.Request) -> None:
         if own_credential is not None and own_credential(request):
-            request[CALLER] = NOBODY
+            request[CALLER] = WITHOUT_KEY
         else:
             request[CALLER] = await guard.admit(request, roles, open_on_loopback=open_on_loopback)
         if changes:

@@ -32,6 +32,9 @@ ADMINS: frozenset[Role] = frozenset({"admin"})
 CALLER: web.RequestKey[str] = web.RequestKey("caller", str)
 """The name of the API key of a request: it identifies the caller, never a field of a body."""
 
+WITHOUT_KEY = NOBODY
+"""The name of a caller whose request needs no API key."""
+
 PROXY_HEADERS = frozenset({"forwarded", "x-real-ip", "via"})
 PROXY_HEADER_PREFIX = "x-forwarded"
 _DEFAULT_PORTS = {"http": 80, "https": 443}

@@ -51,6 +51,8 @@ class Reading:
         await self._each("subscriptions", hooks, self._subscription)
         unknown = {item["work_id"] async for item in self._pages("/api/v1/reconciliations", "reconciliations")}
         await self._each("reconciliations", unknown, self._reconciliation)
+        tokens = {item["token"] async for item in self._pages("/api/v1/hooks", "hooks") if item["token"] is not None}
+        await self._each("hooks", tokens, self._simple("hooks"))
         callbacks = {item["callback_id"] async for item in self._pages("/api/v1/callbacks", "callbacks")}
         await self._each("callbacks", callbacks, self._simple("callbacks"))
         async for _ in self._pages("/api/v1/work", "work"):

@@ -26,6 +26,7 @@ def steps(url: str) -> dict[str, dict[str, Any]]:
     anything = {"role": "required"}
     slow = {"endpoint": f"{url}/async", "work": WORK}
     lost = {"endpoint": f"{url}/lost", "work": {**WORK, "deadline_ms": 500}}
+    hook = {"kind": "hook", "work": {"deadline_ms": 20_000}}
     listed = {"items": {"role": "required", "type": "array", "for_each": True}, "part": {"role": "output"}}
     bounded = {"type": "object", "maxProperties": 5, "properties": {"a": {"type": "string"}}}
     return {
@@ -54,6 +55,9 @@ def steps(url: str) -> dict[str, dict[str, Any]]:
         "once": {**lost, "effect": {"policy": "unsafe_once"}, "control": {"approval": {"expires_in": "30s"}}},
         "shared": {**lost, "effect": {"policy": "dedupe", "scope": "global", "key": {"keep": ["a"]}, "window": "3s"}},
         "owned": {**lost, "effect": {"policy": "reconcile", "scope": "global", "key": {"strip": ["x"]}}},
+        "asking": {**hook, "hook": {"token": None}, "attributes": {"x": anything}},
+        "named": {**hook, "hook": {"token": "{a}", "on_conflict": "supersede"}, "attributes": {"a": anything}},
+        "votes": {**hook, "hook": {"token": "vote", "collect": 3, "on_conflict": "wait", "until": "payload == 'end'"}},
         "refused": {"endpoint": "http://127.0.0.1:1/", "work": {**WORK, "max_retries": 1}},
     }
 

@@ -54,9 +54,10 @@ class Player:
             self.subscriber,
             self.operator,
             self.reconciler,
+            self.sender,
             self.schemer,
         ]
-        await self._dice.choices(stories, weights=(40, 24, 16, 8, 4, 3, 2, 3, 3, 1))[0]()
+        await self._dice.choices(stories, weights=(40, 24, 16, 8, 4, 3, 2, 3, 3, 4, 1))[0]()
 
     async def settle_in(self) -> None:
         """Register what everything else is about."""
@@ -186,6 +187,17 @@ class Player:
             await self._call("get_reconciliation", ids)
             for _ in range(self._dice.choice((1, 1, 2))):
                 await self._plausibly("settle_reconciliation", ids)
+
+    async def sender(self) -> None:
+        """Payloads for hooks: by tokens that are listed, and by links that were sent out."""
+        answer = await self._call("list_hooks", {}, query={"limit": "20"})
+        tokens = [hook["token"] for hook in (_json(answer) or {}).get("hooks", []) if hook["token"]]
+        tokens += self._dice.sample(list(self._known.wallet.links), k=min(2, len(self._known.wallet.links)))
+        for token in self._dice.sample(tokens, k=min(3, len(tokens))):
+            await self._call("get_hook", {"token": token})
+            payload = self._dice.choice((self._hostile.members(), self._hostile.json(), "end"))
+            headers = [(b"webhook-id", self._dice.choice((b"d1", b"d2", b"x" * 255)))]
+            await self._send(self._grammar.call("deliver_payload", {"token": token}, payload, headers=headers))
 
     async def schemer(self) -> None:
         """A step whose schema is expensive, and values that make it so."""

@@ -45,6 +45,8 @@ class Wallet:
         self.waiting: asyncio.Queue[Receipt] = asyncio.Queue()
         """Dispatches of async steps that no worker of the run has taken up yet."""
         self.signatures: set[bytes] = set()
+        self.links: deque[str] = deque(maxlen=LIVE)
+        """Made tokens of hooks."""
 
     def take_in(self, metadata: dict[str, Any]) -> None:
         """Remember what a dispatch carried."""
@@ -60,6 +62,11 @@ class Wallet:
             str(metadata.get("heartbeat_url", "")),
         )
         self.signatures.add(token.rpartition(".")[2].encode())
+        for link in (metadata.get("hooks") or {}).values():  # made tokens of hooks are credentials, too
+            made = str(link).rpartition("/")[2]
+            if made.count(".") == 1:
+                self.signatures.add(made.rpartition(".")[2].encode())
+                self.links.append(made)
         self.live.append(receipt)
         if receipt.webhook_url:
             self.waiting.put_nowait(receipt)

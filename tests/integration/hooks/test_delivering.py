@@ -208,13 +208,13 @@ async def test_a_delivery_is_a_duplicate_after_the_hook_is_gone_too(api: Api) ->
 
 async def test_a_pruned_flow_no_longer_knows_its_deliveries(start_node: StartNode, connect: Connect) -> None:
     clock = MovableClock()
-    api = connect(await start_node(clock, retention={"flows": "1h"}))
+    api = connect(await start_node(clock, retention_ms=3_600_000))
     await put_hook(api)
     flow_id = await order(api)
     await waiting(api, flow_id)
     (await post(api, "order:1", {"confirmed": True}, "d1")).ok()
     await api.final(flow_id)
-    clock.advance(2 * 3_600_000)
+    clock.advance(hours=2)
 
     async def gone() -> bool:
         return (await api.get(f"/api/v1/flows/{flow_id}")).status == 404

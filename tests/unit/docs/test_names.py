@@ -51,6 +51,8 @@ WORK_CODES = {
         "domain/effects/clearing.py",
         "domain/effects/probing.py",
         "domain/flows/running.py",
+        "domain/hooks/completing.py",
+        "domain/hooks/ownership.py",
         "domain/gate/decisions.py",
         "domain/gate/completion.py",
         "domain/policies/guarding.py",

@@ -9,8 +9,16 @@ import pytest
 
 from counterfoil.domain.journal.event_types import ENDS_WORK, Event, EventType
 from counterfoil.domain.journal.events import apply
-from counterfoil.domain.records import GATED, Approval, Flow, Gate, StepRun, Work
-from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, IllegalMove, StepStatus, WorkStatus
+from counterfoil.domain.records import GATED, Approval, Flow, Gate, Hook, StepRun, Work
+from counterfoil.domain.states import (
+    ApprovalStatus,
+    Decision,
+    FlowStatus,
+    HookStatus,
+    IllegalMove,
+    StepStatus,
+    WorkStatus,
+)
 from tests.store.records import NOW, approval_record, flow_record, gate_record, step_run, work_item
 
 LATER = NOW + 500
@@ -26,6 +34,7 @@ class Notes:
     def __init__(self) -> None:
         self.work, self.step, self.flow = work_item(), step_run(), flow_record()
         self.gate, self.approval = gate_record(), approval_record()
+        self.hook = Hook("flow\nstep\n0\n0", "flow", "step", 0, HookStatus.EXPECTED, "text:1", "t", 1, NOW)
         self.made: list[object] = []
 
     def draft_work(self, work_id: str) -> Work:
@@ -66,6 +75,15 @@ class Notes:
 
     def release_key(self, work: Work, event: Event) -> None:
         pass
+
+    def find_hook(self, hook_id: str) -> Hook | None:
+        return self.hook
+
+    def draft_hook(self, hook_id: str) -> Hook:
+        return self.hook
+
+    def create_hook(self, hook: Hook) -> None:
+        self.made.append(hook)
 
 
 def compensating() -> Flow:
@@ -276,6 +294,11 @@ def test_every_event_can_be_applied() -> None:
         "gated": True,
         "approval_id": "approval",
         "child_flow_id": "inner",
+        "token_id": "text:1",
+        "collect": 1,
+        "received": 1,
+        "size": 1,
+        "enough": True,
         "hold": "reconcile",
         "cause": "ack_timeout",
         "outcome": "applied",

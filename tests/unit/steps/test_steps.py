@@ -103,7 +103,7 @@ def test_an_endpoint_is_enough() -> None:
 A_REQUIRED = {"role": "required"}
 
 REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "kind": ({"kind": "hook"}, ("kind",)),
+    "kind": ({"kind": "cron"}, ("kind",)),
     "name": ({"name": "x" * 257}, ("name",)),
     "unknown field": ({"colour": "red"}, ("colour",)),
     "no scheme": ({"endpoint": "worker:9000/x"}, ("endpoint",)),

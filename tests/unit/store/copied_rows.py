@@ -31,6 +31,10 @@ TABLES = {
     "reconciliations": ("work_id",),
     "dedup_records": ("dedup_id",),
     "dedup_waiters": ("work_id",),
+    "hooks": ("hook_id",),
+    "hook_tokens": ("token_id",),
+    "hook_payloads": ("payload_id",),
+    "hook_deliveries": ("delivery_key",),
     "callbacks": ("ordinal",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
@@ -136,6 +140,16 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         ("d2", "job", "k", "pending", "w2", "a", None, None, None, 1, 5),
     ],
     "dedup_waiters": [("w3", "z", "d2", LARGEST)],
+    "hooks": [
+        ("z\nö\n0\n0", "z", "ö", 0, "waiting", "text:1", "order:é", 3, 1, "w1", 2, LARGEST, 0, 5, LARGEST),
+        ("a\njob\n1\n2", "a", "job", 1, "expected", "made:2", None, 1, 1, None, 1, 9, 1, None, None),
+    ],
+    "hook_tokens": [
+        ("text:1", "z\nö\n0\n0", "z", "ö", "w1", '[["a\\njob\\n0\\n0","a","job","w2"]]', LARGEST),
+        ("made:3", "a\njob\n0\n0", "a", "job", "w2", "[]", None),
+    ],
+    "hook_payloads": [("z\nö\n0\n0\n0", "z", r'{"text":"\u0000"}'), ("a\njob\n1\n2\n0", "a", None)],
+    "hook_deliveries": [("0f", "z", "ö", "z\nö\n0\n0")],
     "callbacks": [
         (
             *(3, "c1", LARGEST, "completion", "ALREADY_SUCCEEDED", 400, "z", "räuber", "w1", 2),

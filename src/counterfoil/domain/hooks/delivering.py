@@ -151,7 +151,8 @@ def _receive(
     if hook.collect > 1 and (last or condition is not None):
         payloads = [*payloads_of(view, hook), payload]
     enough = last or (condition is not None and condition.holds(payload, payloads))
-    data: dict[str, Any] = {"item": hook.item, "number": hook.received, "size": size, "enough": enough}
+    data: dict[str, Any] = {"item": hook.item, "received": hook.received + 1, "collect": hook.collect}
+    data |= {"size": size, "enough": enough}
     run = view.step_run(hook.flow_id, hook.step_id).redrives
     if run:
         data["run"] = run

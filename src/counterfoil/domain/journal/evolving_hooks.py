@@ -50,7 +50,7 @@ def evolve_hook(hook: Hook, event: Event) -> None:
         check_hook_move(hook.status, status)
         hook.status = status
     if event.type is EventType.HOOK_RECEIVED:
-        hook.received += 1
+        hook.received = data["received"]
         hook.size += data["size"]
         hook.enough = data["enough"]
     elif event.type in (EventType.HOOK_QUEUED, EventType.HOOK_REGISTERED):

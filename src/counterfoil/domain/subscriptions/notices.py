@@ -62,6 +62,14 @@ FACTS = (
     "outcome",
     "state",
     "dedup_of",
+    "token",
+    "received",
+    "collect",
+    "enough",
+    "delivery_id",
+    "buffered",
+    "timed_out",
+    "on_timeout",
 )
 """The fields that a message copies from the data of its event. Payloads of the flow (init, arguments, results) are not
 among them, nor is any credential."""

@@ -1,0 +1,1 @@
+"""Commands about what comes from outside: hooks."""
