@@ -54,7 +54,6 @@ ADVICE = {
     "UNKNOWN_APPROVAL": "`counterfoil approvals list` lists the pending approvals",
     "UNKNOWN_POLICY": "`counterfoil policy list` lists the policies",
     "UNKNOWN_CALLBACK": "`counterfoil callbacks list` lists the callbacks that are kept",
-    "CALLBACK_NOT_REPLAYABLE": "set callbacks.keep_bodies of the engine to keep the bodies of later callbacks",
     "UNREACHABLE_GOAL": "give the missing inputs with --init NAME=VALUE",
     "PLAN_CYCLE": "give one of the missing values with --init NAME=VALUE",
     "INVALID_INPUT": "correct the named fields and try again",
