@@ -30,7 +30,7 @@ from counterfoil.wire.gate import ClaimProlonged, GateAnswer, RetryContext
 from counterfoil.wire.gate import KeyOwnerDocument as KeyOwner
 from counterfoil.wire.inbound.hooks import HookDocument as Hook
 from counterfoil.wire.inbound.hooks import HooksPage as HookPage
-from counterfoil.wire.inbound.hooks import ListedHook, PayloadTaken
+from counterfoil.wire.inbound.hooks import ListedHook
 from counterfoil.wire.inbound.hooks import PayloadTaken as DeliveredPayload
 from counterfoil.wire.journal import EventsPage as EventPage
 from counterfoil.wire.journal import JournalEvent as Event

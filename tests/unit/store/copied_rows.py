@@ -32,12 +32,12 @@ TABLES = {
     "dedup_records": ("dedup_id",),
     "dedup_waiters": ("work_id",),
     "keyed_flows": ("ordinal",),
-    "reservations": ("effect_id",),
-    "fence_floors": ("bucket",),
     "hooks": ("hook_id",),
     "hook_tokens": ("token_id",),
     "hook_payloads": ("payload_id",),
     "hook_deliveries": ("delivery_key",),
+    "reservations": ("effect_id",),
+    "fence_floors": ("bucket",),
     "callbacks": ("ordinal",),
 }
 """Every table and its key. A table that is added to the schema is copied all the same, and must be added here."""
