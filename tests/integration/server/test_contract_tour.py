@@ -185,6 +185,15 @@ class Tour:
     async def _is_probed(self, path: str) -> bool:
         return (await self.ask("GET", path))["last_probe"] is not None
 
+    async def hooks(self) -> None:
+        await self.ask("PUT", "/api/v1/steps/vote", 201, {"kind": "hook", "hook": {"token": "vote", "collect": 2}})
+        flow_id = await self.api.start("vote")
+        await self.ask("GET", "/api/v1/hooks")
+        await self.ask("GET", "/api/v1/hooks/vote")
+        await self.ask("GET", f"/api/v1/flows/{flow_id}")
+        for payload in ({"yes": True}, {"yes": False}):
+            await self.ask("POST", "/api/v1/hooks/vote", 200, payload)
+
     async def subscriptions(self) -> None:
         path = "/api/v1/subscriptions/ops"
         self.endpoint.answer("/told", *[Answer(503)] * 100)
@@ -228,6 +237,7 @@ async def test_every_route_answers_as_it_declares(api: Api, endpoint: StepEndpoi
         await tour.approvals()
         await tour.reconciliations()
         await tour.effects()
+        await tour.hooks()
         await tour.subscriptions()
         await tour.operations()
         await tour.refusals()
