@@ -112,8 +112,8 @@ def _name_of(tool: Tool) -> str:
         found = getattr(found, attribute, None)
     if found is not tool:
         raise ValueError(
-            f"{module}:{name} is another tool than the one given (bind makes a new contract): give the name of one that "
-            "processes can load, or of a function that makes it"
+            f"{module}:{name} is another tool than the one given (bind makes a new contract): give the name of one "
+            "that processes can load, or of a function that makes it"
         )
     if importlib.util.find_spec(module.partition(".")[0]) is None and source is not None and source.__file__:
         return f"{source.__file__}:{name}"
