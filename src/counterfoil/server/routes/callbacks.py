@@ -81,7 +81,7 @@ def callback_routes(engine: EngineFacade) -> list[Route]:
         if callback.kind == CallbackKind.HOOK:
             token = await engine.callbacks.hook_token(callback)
             incoming = Incoming(parse_body(body, InvalidPayload), f"replay:{callback_id}")
-            return json_response(engine.hooks.answer(await engine.hooks.deliver(token, incoming)))
+            return json_response(await engine.hooks.deliver(token, incoming))
         result = validate(StepResult, parse_body(body, InvalidResult), InvalidResult)
         assert callback.work_id is not None, "replayable"
         return completion_answer(
