@@ -34,6 +34,7 @@ SETTINGS = {
     "max_body_bytes": str(BODY_LIMIT),
     "max_response_bytes": str(BODY_LIMIT),
     "access_log": "true",
+    "callbacks__keep_bodies": "all",  # the receipts in bodies must be redacted
 }
 
 

@@ -169,7 +169,7 @@ class HookMachine(RuleBasedStateMachine):
     def answer(self, token: str, payload: Any, delivery: str | None) -> Any:
         try:
             hooks = self.simulator.engine.hooks
-            return hooks.answer(self.do(hooks.deliver(given(token), Incoming(payload, delivery))))
+            return self.do(hooks.deliver(given(token), Incoming(payload, delivery)))
         except CounterfoilError as refusal:
             return refusal.code
 

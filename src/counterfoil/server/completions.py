@@ -22,8 +22,6 @@ from counterfoil.server.requests import parse_body, validate
 
 Resolve = Callable[[Completion | CounterfoilError], None]
 Headers = Callable[[], Mapping[str, str]]
-Source = Callable[[], str | None]
-"""The address that a request came from; None: its connection is closed."""
 
 
 class CompletionIntake(Protocol):
@@ -39,12 +37,22 @@ class CompletionIntake(Protocol):
         """
         ...
 
-    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve, source: Source) -> bool:
+    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
         """Submit a completion if nothing can refuse it before the commit; ``resolve`` is called after the commit.
 
-        False: nothing was submitted, the request must take the ordinary path. ``headers`` and ``source`` are called if
-        they are needed.
+        False: nothing was submitted, the request must take the ordinary path. ``headers`` is called if they are needed.
         """
+        ...
+
+    @property
+    def notes_accepted(self) -> bool:
+        """Whether ``note`` is to be called for accepted completions, too."""
+        ...
+
+    def note(
+        self, answer: Completion | CounterfoilError, work_id: str, headers: Headers, body: bytes, source: str | None
+    ) -> None:
+        """A completion that was taken was answered like this."""
         ...
 
 

@@ -209,7 +209,7 @@ async def test_bad_calls_are_refused(api: Api) -> None:
     (await api.post(f"{RELAY}/replies/none", {"outcome": "answered", "status": 200})).refused(
         404, "UNKNOWN_RELAY_REQUEST"
     )
-    bodies: tuple[Any, ...] = ({}, {"outcome": "answered"}, {"outcome": "unknown", "status": 200}, {"outcome": "x"}, [])
+    bodies: list[Any] = [{}, {"outcome": "answered"}, {"outcome": "unknown", "status": 200}, {"outcome": "x"}, []]
     for body in bodies:
         (await api.post(f"{RELAY}/replies/none", body)).refused(422, "INVALID_INPUT")
     head = await api.request("HEAD", RELAY)

@@ -47,7 +47,7 @@ async def begin(simulator: Simulator, flow_id: str, order: Any = "a", *, expects
 async def send(simulator: Simulator, payload: Any, delivery_id: str | None = None, token: str = "a") -> Any:
     try:
         hooks = simulator.engine.hooks
-        return hooks.answer(await hooks.deliver(given(token), Incoming(payload, delivery_id)))
+        return await hooks.deliver(given(token), Incoming(payload, delivery_id))
     except CounterfoilError as refusal:
         return refusal.code
 

@@ -11,10 +11,11 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser
 from aiohttp.web_protocol import RequestPayloadError
 
+from counterfoil.domain.errors import CounterfoilError
 from counterfoil.domain.states import WorkStatus
 from counterfoil.domain.work.decisions import Verdict
 from counterfoil.engine.work.complete import Completion
-from counterfoil.server.completions import Headers, Resolve, Source
+from counterfoil.server.completions import Headers, Resolve
 from counterfoil.server.fast_path.express import ExpressParser
 from counterfoil.server.fast_path.framing import RequestParser
 
@@ -115,7 +116,7 @@ class Lane:
     def work_id_of(self, flow_id: bytes, step_id: bytes, token: bytes) -> str | None:
         return f"{flow_id.decode()}/{step_id.decode()}" if token == VALID_TOKEN.encode() else None
 
-    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve, source: Source) -> bool:
+    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
         if not self.takes or body.startswith(b"!"):
             return False
         assert not self._waiting, "a request that was received before has not been handled"
@@ -124,6 +125,13 @@ class Lane:
         self.seen.append(Seen("POST", f"/webhook/{work_id}/{VALID_TOKEN}", body, express=True))
         self._resolve = resolve
         return True
+
+    notes_accepted = False
+
+    def note(
+        self, answer: Completion | CounterfoilError, work_id: str, headers: Headers, body: bytes, source: str | None
+    ) -> None:
+        raise AssertionError("every completion of these tests is accepted")
 
     # The connection ----------------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class Callbacks:
         self.recorder = recorder
         self._queries = queries
         self.kept_ms = context.callbacks.kept_ms
+        self._due_at = 0
 
     async def page(self, filters: CallbackFilters, cursor: str | None, limit: int) -> CallbackPage:
         await self.recorder.flush()
@@ -75,9 +76,19 @@ class Callbacks:
             Find.of("find_old_callbacks", cutoff=cutoff, limit=min(limit, FORGOTTEN_TOGETHER)), ForgetCallback
         )
 
+    def has_old(self) -> bool:
+        """Whether a callback may have been kept long enough, as far as this node knows."""
+        return self.kept_ms is not None and self._due_at <= self._context.clock()
+
     async def next_old(self) -> int | None:
-        """When the oldest callback was kept long enough; never at once, so that a round is followed by a pause."""
+        """When the oldest callback was kept long enough; never at once, so that a round is followed by a pause.
+
+        Later ones are due later: until then neither the search nor this question is put to the store again.
+        """
         if self.kept_ms is None:
             return None
-        oldest = await self._queries.oldest()
-        return None if oldest is None else max(oldest + self.kept_ms, self._context.clock() + PAUSE_MS)
+        now = self._context.clock()
+        if self._due_at <= now:
+            oldest = await self._queries.oldest()
+            self._due_at = max((now if oldest is None else oldest) + self.kept_ms, now + PAUSE_MS)
+        return self._due_at

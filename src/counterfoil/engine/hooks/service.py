@@ -20,8 +20,12 @@ class Hooks:
         self._commit = commit
         self._metrics = metrics
 
-    async def deliver(self, token: Token, incoming: Incoming) -> Delivered:
+    async def deliver(self, token: Token, incoming: Incoming) -> PayloadTaken:
         """Deliver a payload; returns once it is durable."""
+        return self.answer(await self.receive(token, incoming))
+
+    async def receive(self, token: Token, incoming: Incoming) -> Delivered:
+        """The same; which hook has the payload, and since when."""
         try:
             delivered = await self._commit.submit(Deliver(token, incoming))
         except CounterfoilError as error:

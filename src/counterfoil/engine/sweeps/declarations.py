@@ -115,7 +115,7 @@ def _sweeps_of_callbacks_and_hooks(engine: Engine) -> list[Sweep]:
     return [
         Sweep(
             SweepName.CALLBACKS,
-            search=_searched(engine.callbacks.old, when=lambda: engine.callbacks.kept_ms is not None),
+            search=_searched(engine.callbacks.old, when=engine.callbacks.has_old),
             next_due=engine.callbacks.next_old,
             pauses=True,
         ),

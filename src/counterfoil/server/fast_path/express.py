@@ -25,11 +25,13 @@ from aiohttp.http import HttpVersion11
 from aiohttp.streams import EMPTY_PAYLOAD
 
 from counterfoil.domain.errors import CounterfoilError
+from counterfoil.domain.work.decisions import Verdict
 from counterfoil.engine.work.complete import Completion
 from counterfoil.server.bodies.media_types import refusal_of_type
 from counterfoil.server.completions import CompletionIntake, Headers, completion_text, has_body
 from counterfoil.server.problems import problem_bytes
 
+_ACCEPTED = Verdict.ACCEPTED
 _PREFIX = "/webhook/"
 _LINE_BEGINS, _LINE_ENDS = b"POST /webhook/", b" HTTP/1.1\r\n"
 _PLAIN_FIELD = rb"[A-Za-z0-9-]+: [\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?"
@@ -116,13 +118,16 @@ class ExpressParser:
 
     __slots__ = (
         "_addressed",
+        "_body",
         "_connection",
         "_fields",
+        "_headers",
         "_held",
         "_inner",
         "_intake",
         "_length",
         "_longest",
+        "_notes_accepted",
         "_parsed",
         "_parsed_fields",
         "_partial",
@@ -136,6 +141,7 @@ class ExpressParser:
         self._connection = connection
         self._intake = intake
         self._longest = min(HELD_BYTES, intake.max_body_bytes)
+        self._notes_accepted = intake.notes_accepted
         self._under_way = False
         self._plain = True
         """aiohttp's parser has seen nothing of this connection yet, so it stands where a request begins."""
@@ -298,9 +304,10 @@ class ExpressParser:
         return None if work_id is None else _Addressed(work_id, flow_id, step_id)
 
     def _begin(self, addressed: _Addressed, headers: Headers, body: bytes) -> bool:
-        if not self._intake.take(addressed.work_id, headers, body, self._resolve, self._connection.peer):
+        if not self._intake.take(addressed.work_id, headers, body, self._resolve):
             return False
         self._addressed = addressed
+        self._headers, self._body = headers, body
         self._under_way = True
         self._connection.begin_express()
         return True
@@ -308,6 +315,9 @@ class ExpressParser:
     def _resolve(self, answer: Completion | CounterfoilError) -> None:
         """The commit is done, or refused: answer, then go on with what came in the meantime."""
         self._under_way = False
+        if answer.__class__ is not Completion or answer.verdict is not _ACCEPTED or self._notes_accepted:
+            peer = self._connection.peer()
+            self._intake.note(answer, self._addressed.work_id, self._headers, self._body, peer)
         if isinstance(answer, Completion):
             _, flow_id, step_id = self._addressed
             body = completion_text(answer, flow_id.decode(), step_id.decode())

@@ -81,7 +81,7 @@ def callback_routes(engine: EngineFacade) -> list[Route]:
         if callback.kind == CallbackKind.HOOK:
             token = await engine.callbacks.hook_token(callback)
             incoming = Incoming(None, f"replay:{callback_id}", KeptPayload(body))
-            return json_response(engine.hooks.answer(await engine.hooks.deliver(token, incoming)))
+            return json_response(await engine.hooks.deliver(token, incoming))
         assert callback.work_id is not None, "replayable"
         reports = engine.reports
         completion = await reports.complete_as_operator(

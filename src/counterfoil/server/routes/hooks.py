@@ -64,7 +64,7 @@ def hook_routes(engine: EngineFacade) -> list[Route]:
         received, token = ReceivedCallback(request), None
         try:
             token = _token_of(engine, request)
-            delivered = await engine.hooks.deliver(token, await read_incoming(received))
+            delivered = await engine.hooks.receive(token, await read_incoming(received))
         except CounterfoilError as error:
             answer = _as_the_caller_may_see(error, request.get(REFUSAL))
             if token is not None and not isinstance(answer, HookNotFound | Unauthenticated | Forbidden):

@@ -37,7 +37,6 @@ from counterfoil.server.completions import (
     Headers,
     ReceivedCallback,
     Resolve,
-    Source,
     completion_text,
     has_body,
     result_of,
@@ -79,7 +78,7 @@ class WebhookIntake:
         self.max_body_bytes = max_body_bytes
         self._engine = engine
         self._notes = CallbackNotes(engine)
-        self._notes_accepted = self._notes.notes_accepted
+        self.notes_accepted = self._notes.notes_accepted
         self._work_id_of = engine.context.receipts.work_id_of_bytes
         self._read = StepResult.__pydantic_validator__.validate_json  # what ``model_validate_json`` calls
 
@@ -87,7 +86,7 @@ class WebhookIntake:
         """The work item of a valid receipt; None also while the engine stops."""
         return self._work_id_of(flow_id, step_id, token) if self._engine.accepting else None
 
-    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve, source: Source) -> bool:
+    def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
         """Validate and submit a completion; False: the ordinary route finds out what is wrong with it."""
         engine = self._engine
         if len(body) > self.max_body_bytes or not engine.accepting or not is_ordinary(body):
@@ -96,24 +95,24 @@ class WebhookIntake:
             result = self._read(body)
         except ValidationError:
             return False
-        reports, notes, notes_accepted = engine.reports, self._notes, self._notes_accepted
-
-        def resolved(answer: Completion | CounterfoilError) -> None:
-            if notes_accepted or answer.__class__ is not Completion or answer.verdict is not _ACCEPTED:
-                seen = headers().get("traceparent")
-                notes.completed(answer, Arrival(work_id=work_id, body=body, source=source(), traceparent=seen))
-            resolve(answer)
-
+        reports = engine.reports
         taken = reports.take_completion(
             work_id,
             result,
             lambda now: reports.verify(headers(), body, now),
-            resolved,
+            resolve,
             lambda accept, now: reports.read(accept, headers(), body, now),
         )
         if taken:
             engine.metrics.completion_arrived("fast")
         return taken
+
+    def note(
+        self, answer: Completion | CounterfoilError, work_id: str, headers: Headers, body: bytes, source: str | None
+    ) -> None:
+        """Tell the inbox of a completion that was taken."""
+        traceparent = headers().get("traceparent")
+        self._notes.completed(answer, Arrival(work_id=work_id, body=body, source=source, traceparent=traceparent))
 
 
 def webhook_routes(engine: EngineFacade) -> list[Route]:

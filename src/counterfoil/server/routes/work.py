@@ -75,7 +75,7 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
         work_id = _work_id(request)
         payload = await read_json(request, request.client_max_size, InvalidPayload)
         token = await engine.callbacks.hook_token_of_work(work_id)
-        return json_response(engine.hooks.answer(await engine.hooks.deliver(token, Incoming(payload))))
+        return json_response(await engine.hooks.deliver(token, Incoming(payload)))
 
     return [
         Route(
