@@ -7,7 +7,7 @@ waiting), or refused because no hook takes it. Nothing is written unless it is r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from counterfoil.domain.canonical import digest
@@ -52,7 +52,7 @@ class Delivered:
     step_id: str
     duplicate: bool = False
     buffered: bool = False
-    received_at: int | None = None
+    received_at: int | None = field(default=None, compare=False)
     """When it was recorded; None: it is a duplicate."""
 
 
