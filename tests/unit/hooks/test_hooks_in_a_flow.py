@@ -194,7 +194,7 @@ async def test_a_signal_reaches_the_hook_of_one_flow_only(simulator: Simulator) 
     async def signal(flow_id: str, token: str, delivery_id: str | None = None) -> Delivered:
         return await engine.commit.submit(DeliverToFlow(flow_id, token, Incoming({"n": 1}, delivery_id)))
 
-    assert await signal("mine", "a", "d1") == Delivered("mine", "hook", buffered=True, received_at=simulator.clock.now)
+    assert await signal("mine", "a", "d1") == Delivered("mine", "hook", buffered=True)
     assert await signal("mine", "a", "d1") == Delivered("mine", "hook", duplicate=True, buffered=True)
     for flow_id, token in (("other", "a"), ("mine", "b")):
         with pytest.raises(HookNotFound):
@@ -203,7 +203,7 @@ async def test_a_signal_reaches_the_hook_of_one_flow_only(simulator: Simulator) 
     await engine.reports.complete(check, StepResult(success=True, outputs={"checked": 1}))
     with pytest.raises(HookNotFound):
         await signal("other", "a", "d1")
-    assert await signal("mine", "a", "d2") == Delivered("mine", "hook", received_at=simulator.clock.now)
+    assert await signal("mine", "a", "d2") == Delivered("mine", "hook")
     assert await signal("mine", "a", "d2") == Delivered("mine", "hook", duplicate=True)
     assert (await item(simulator, "mine"))["status"] == "succeeded"
 

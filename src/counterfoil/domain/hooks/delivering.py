@@ -7,7 +7,7 @@ waiting), or refused because no hook takes it. Nothing is written unless it is r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from counterfoil.domain.callbacks.mapping import Ignored
@@ -67,7 +67,7 @@ class Delivered:
     """Whether the payload says nothing about what the step waits for: nothing was recorded."""
     http_status: int = 200
     """The answer's status: another one only where the step asks for it, for a vendor."""
-    received_at: int | None = None
+    received_at: int | None = field(default=None, compare=False)
     """When it was recorded; None: nothing was."""
 
 

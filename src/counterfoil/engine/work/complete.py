@@ -77,10 +77,11 @@ class Complete:
         if work is None or work.version == GATED:  # there is no receipt for a step that an agent runs
             raise UnknownReceipt
         step = unit.version(work.version)
-        definition, accept = step.definition, step.definition.accept
+        definition, accept, result, retry = step.definition, step.definition.accept, self._result, self._retry
+        if accept is None and isinstance(result, InvalidResult):
+            raise result
         if definition.require_signature and self._verify is not None:
             self._verify(now)
-        result, retry = self._result, self._retry
         if accept is not None or isinstance(result, InvalidResult):
             callback = _read_by(accept, self._read, result, retry, now)
             if isinstance(callback, Ignored):
