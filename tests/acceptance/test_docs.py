@@ -15,7 +15,7 @@ from tests.acceptance.terminal import Terminals, follow
 from tests.clients import require_client
 from tests.integration.hooking import order, post, put_hook, start_expecting
 from tests.pages import DOCS, ROOT, blocks_of, needs
-from tests.running import Node
+from tests.running import Connect, Node, StartNode
 from tests.wire import Api
 
 PAGE_SECONDS = 120
@@ -284,10 +284,28 @@ async def eventful_hooks(api: Api, node: Node, endpoint: StepEndpoint) -> list[s
     return [owner, queued, blocking, ending, expecting]
 
 
-async def test_the_journal_is_as_its_reference_says(api: Api, node: Node, endpoint: StepEndpoint) -> None:
+async def eventful_operators(api: Api, endpoint: StepEndpoint) -> list[str]:
+    """Unsigned reports that were refused, and that an operator replays: a success and a failure."""
+    await api.put_step("signed", endpoint.url("/signed"), require_signature=True, work={"max_retries": 0})
+    flows = []
+    for number, result in enumerate(({"success": True}, {"success": False, "error": "no"}), 1):
+        flows.append(await api.start("signed"))
+        received = await endpoint.received("/signed", number)
+        (await api.complete(received, result)).refused(401, "INVALID_SIGNATURE")
+        (callback,) = (await api.get("/api/v1/callbacks", flow=flows[-1])).ok()["callbacks"]
+        (await api.post(f"/api/v1/callbacks/{callback['callback_id']}/replay")).ok()
+    return flows
+
+
+async def test_the_journal_is_as_its_reference_says(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
     """Flows that make every type of event at least once."""
+    node = await start_node(callbacks={"keep_bodies": "all"}, signing_secret="whsec_c2VjcmV0")
+    api = connect(node)
     flows = [*await eventful_attempts(api, endpoint), *await eventful_plans(api, endpoint), *await eventful_gates(api)]
     flows += [*await eventful_effects(api, endpoint), *await eventful_hooks(api, node, endpoint)]
+    flows += await eventful_operators(api, endpoint)
     documented = documented_data()
     events = [event for flow_id in flows for event in await api.events(flow_id)]
     assert {event["type"] for event in events} == set(documented)

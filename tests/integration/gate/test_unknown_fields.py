@@ -121,4 +121,8 @@ async def test_the_openapi_document_says_which_bodies_are_open() -> None:
         if route.request is not None and route.path != "/webhook" and not route.bare:
             schema = schemas[route.request.__name__]
             told = schema.get("additionalProperties", True)
-            assert told is route.path.startswith("/api/v1/workflows"), (route.path, told)
+            if route.path in ("/api/v1/hooks/{token}", "/api/v1/work/{work_id}/payload"):
+                assert "properties" not in schema, "a payload is any JSON value"
+                continue
+            as_a_worker = route.path == "/api/v1/work/{work_id}/complete"  # the same body as at the webhook
+            assert told is (route.path.startswith("/api/v1/workflows") or as_a_worker), (route.path, told)

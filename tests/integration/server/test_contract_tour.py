@@ -10,8 +10,10 @@ from counterfoil.server.app import api_routes
 from counterfoil.testing import Answer, Received, StepEndpoint
 from tests.contract import Exercised, published
 from tests.eventually import eventually
+from tests.integration.relays.test_relays import RELAY, pulled, reply
 from tests.integration.scenario import PATH, STEP, dispatched
 from tests.integration.subscribing import APPROVAL
+from tests.running import Connect, StartNode
 from tests.wire import JSON, Api
 
 ROUTES = api_routes(cast(Any, None))
@@ -194,6 +196,35 @@ class Tour:
         for payload in ({"yes": True}, {"yes": False}):
             await self.ask("POST", "/api/v1/hooks/vote", 200, payload)
 
+    async def callbacks(self) -> None:
+        """Refused and accepted callbacks, replays of both kinds, and reports of an operator."""
+        _, received = await dispatched(self.api, self.endpoint)
+        reply = await self.api.request("POST", received.webhook_url, data=b"{", headers=JSON)
+        reply.refused(422, "INVALID_RESULT")
+        await self.api.succeed(received, answer=1)
+        listed = (await self.ask("GET", "/api/v1/callbacks", limit="10"))["callbacks"]
+        assert {"accepted", "INVALID_RESULT"} <= {each["verdict"] for each in listed}
+        for each in listed:
+            await self.ask("GET", f"/api/v1/callbacks/{each['callback_id']}")
+        await self.ask("PUT", "/api/v1/steps/open", 201, {"kind": "hook", "hook": {"token": "open", "collect": 3}})
+        flow_id = await self.api.start("open")
+        await self.ask("POST", "/api/v1/hooks/open", 200, {"n": 1})
+        (callback,) = (await self.ask("GET", "/api/v1/callbacks", flow=flow_id))["callbacks"]
+        await self.ask("POST", f"/api/v1/callbacks/{callback['callback_id']}/replay", 200)
+        work = await self.api.work(flow_id)
+        await self.ask("POST", f"/api/v1/work/{work['work_id']}/payload", 200, {"n": 3})
+        flow_id, _ = await dispatched(self.api, self.endpoint)
+        work = await self.api.work(flow_id)
+        await self.ask("POST", f"/api/v1/work/{work['work_id']}/complete", 200, {"success": True})
+
+    async def relays(self) -> None:
+        await self.ask("PUT", "/api/v1/steps/relayed", 201, {"kind": "sync", "endpoint": "relay://dev/work"})
+        async with pulled(self.api) as stream:
+            published().check("GET", RELAY, 200, stream.response.headers, b"")
+            flow_id = await self.api.start("relayed")
+            await reply(self.api, await stream.request(), body='{"success": true}')
+            await self.api.final(flow_id)
+
     async def subscriptions(self) -> None:
         path = "/api/v1/subscriptions/ops"
         self.endpoint.answer("/told", *[Answer(503)] * 100)
@@ -219,14 +250,17 @@ class Tour:
     async def refusals(self) -> None:
         """Ids that name nothing, parameters that there are not, and bodies that are no JSON."""
         for route in ROUTES:
-            path = re.sub(r"\{\w+\}", "nothing", route.path)
+            path = re.sub(r"\{\w+\}", "Nothing", route.path)
             body = None if route.request is None else b"{"
             params = {} if route.query is None else {"limit": "none", "wait": "none"}
             reply = await self.api.request(route.method, path, data=body, params=params, headers=JSON)
             assert reply.status >= 400 or path == route.path, (route.method, route.path)
 
 
-async def test_every_route_answers_as_it_declares(api: Api, endpoint: StepEndpoint) -> None:
+async def test_every_route_answers_as_it_declares(
+    start_node: StartNode, connect: Connect, endpoint: StepEndpoint
+) -> None:
+    api = connect(await start_node(callbacks={"keep_bodies": "all"}))
     tour = Tour(api, endpoint)
     with published().recorded() as seen:
         await tour.steps_and_flows()
@@ -238,6 +272,8 @@ async def test_every_route_answers_as_it_declares(api: Api, endpoint: StepEndpoi
         await tour.reconciliations()
         await tour.effects()
         await tour.hooks()
+        await tour.callbacks()
+        await tour.relays()
         await tour.subscriptions()
         await tour.operations()
         await tour.refusals()
