@@ -9,6 +9,7 @@ from counterfoil.cli.output import when
 
 if TYPE_CHECKING:
     from counterfoil.client.documents import WorkItem
+    from counterfoil.wire.inbound.hooks import HookOfWork
 
 UNKNOWN_HOLDS = ("reconcile", "unsafe_once")
 """What ``hold`` says while the outcome of an item is unknown."""
@@ -31,6 +32,9 @@ def waits_for(work: WorkItem, now: datetime | None = None) -> str:
         return f"retry {when(next_attempt_at, now)}"
     if status == "active" and work.get("child_flow_id"):
         return "its sub-flow"
+    hook = work.get("hook")
+    if status == "active" and hook is not None:
+        return f"{_payloads(hook)}{f', deadline {when(deadline_at, now)}' if deadline_at else ''}"
     if status == "active" and deadline_at:
         done = "" if work["progress"] is None else f"{work['progress']:.0%}, "
         return f"{done}deadline {when(deadline_at, now)}"
@@ -41,6 +45,13 @@ def waits_for(work: WorkItem, now: datetime | None = None) -> str:
     if status == "pending" and work["hold"] == "dedup":
         return f"the result of {work['waits_for']}" if work.get("waits_for") else "the result of an equal item"
     return {"pending": "dispatch", "held": "an approval", "not_completed": "its agent"}.get(status, "")
+
+
+def _payloads(hook: HookOfWork) -> str:
+    """What a hook waits for: the token, if another hook has it, or payloads."""
+    if hook["status"] == "queued":
+        return "the token of another hook"
+    return "a payload" if hook["collect"] == 1 else f"payloads, {hook['received']} of {hook['collect']}"
 
 
 def hold_sentence(work: WorkItem) -> str | None:

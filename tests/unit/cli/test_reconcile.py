@@ -235,6 +235,10 @@ def work(**fields: Any) -> WorkItem:
     return known
 
 
+def hook_of_work(**fields: Any) -> dict[str, Any]:
+    return {"status": "waiting", "token": None, "received": 0, "collect": 1, **fields}
+
+
 @pytest.mark.parametrize(
     ("fields", "words", "sentence"),
     [
@@ -246,6 +250,9 @@ def work(**fields: Any) -> WorkItem:
         ({"error": {"code": "NOT_REPORTED", "message": ""}}, "its agent", None),
         ({"status": "pending"}, "dispatch", None),
         ({"status": "active", "hold": "apr_1"}, "", None),
+        ({"status": "active", "hook": hook_of_work()}, "a payload", None),
+        ({"status": "active", "hook": hook_of_work(received=1, collect=3)}, "payloads, 1 of 3", None),
+        ({"status": "active", "hook": hook_of_work(status="queued")}, "the token of another hook", None),
     ],
 )
 def test_what_work_waits_for_in_words(fields: dict[str, Any], words: str, sentence: str | None) -> None:
