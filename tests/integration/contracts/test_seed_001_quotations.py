@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from pathlib import Path
 
 import pytest
 
+from tests.quotations import document, left_out, not_in, quotations, words
+
 HERE = Path(__file__).parent
-SEEDS = HERE.parents[3] / "shared" / "seeds"
-"""Beside the checkout; where it is not, there is nothing to compare with."""
 WALK = [HERE / f"test_seed_001_{name}.py" for name in ("keys", "store", "tools")]
 
 APART = (
@@ -57,51 +55,19 @@ APART = (
 """How lines of the seed begin that state nothing about a call."""
 
 
-def words(text: str) -> str:
-    return " ".join(text.split())
-
-
-def quotations() -> list[str]:
-    """Each run of lines that begin with ``>``, of all docstrings of the walk."""
-    found = []
-    for path in WALK:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
-                lines = (ast.get_docstring(node) or "").splitlines()
-                runs = re.findall(r"(?:^>.*\n?)+", "\n".join(lines), re.MULTILINE)
-                found += [words(re.sub(r"^> ?", "", run, flags=re.MULTILINE)) for run in runs]
-    return found
-
-
 @pytest.fixture
 def seed() -> str:
-    files = sorted(SEEDS.glob("001_*.txt"))
-    if not files:
-        pytest.skip("the seeds are not here")
-    return files[0].read_text(encoding="utf-8")
+    return document("001")
 
 
 def test_every_quotation_is_in_the_seed(seed: str) -> None:
-    whole, quoted = words(seed), quotations()
+    quoted = quotations(WALK)
     assert len(quoted) > 60
-    assert [quotation for quotation in quoted if quotation not in whole] == []
+    assert not_in(seed, quoted) == []
 
 
 def test_every_line_of_the_seed_is_quoted_or_states_nothing(seed: str) -> None:
-    """A line counts as quoted when most of it is."""
-    quoted = quotations()
-    left = []
-    for line in filter(None, map(words, seed.splitlines())):
-        rest = line
-        for quotation in sorted(quoted, key=len, reverse=True):
-            if line in quotation:
-                rest = ""
-                break
-            rest = rest.replace(quotation, "")
-        if len(rest) > max(len(line) // 2, 3) and not line.startswith(APART):
-            left.append(line)
-    assert left == []
+    assert left_out(seed, quotations(WALK), APART) == []
 
 
 def test_what_is_set_apart_is_in_the_seed(seed: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,10 +14,9 @@ from counterfoil.client import Client, Flow, RunKeyConflict
 from counterfoil.client.calls.runs import ConflictStrategy
 from counterfoil.testing import Received, StepEndpoint
 from tests.integration.planned import gives, takes
+from tests.quotations import document, not_in, quotations
 from tests.wire import Api
 
-SEEDS = Path(__file__).parents[4] / "shared" / "seeds"
-"""Beside the checkout; where it is not, there is nothing to compare with."""
 CHARGE = "/charge"
 ORDER = {"order_id": "7"}
 KEY = "order:7"
@@ -342,24 +339,7 @@ async def test_duplicates_steer_the_run_and_no_payload_is_dropped(shop: Shop) ->
 # ------------------------------------------------------------------------------------------------ to the letter
 
 
-def words(text: str) -> str:
-    return " ".join(text.split())
-
-
-def quotations() -> list[str]:
-    """Each run of lines that begin with ``>``, of all docstrings of this file."""
-    found = []
-    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.AsyncFunctionDef):
-            runs = re.findall(r"(?:^>.*\n?)+", ast.get_docstring(node) or "", re.MULTILINE)
-            found += [words(re.sub(r"^> ?", "", run, flags=re.MULTILINE)) for run in runs]
-    return found
-
-
 def test_every_quotation_is_in_the_seed() -> None:
-    files = sorted(SEEDS.glob("002_*.txt"))
-    if not files:
-        pytest.skip("the seeds are not here")
-    whole, quoted = words(files[0].read_text(encoding="utf-8")), quotations()
+    quoted = quotations([Path(__file__)])
     assert len(quoted) > 20
-    assert [quotation for quotation in quoted if quotation not in whole] == []
+    assert not_in(document("002"), quoted) == []

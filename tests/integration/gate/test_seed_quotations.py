@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from pathlib import Path
 
 import pytest
 
+from tests.quotations import document, left_out, not_in, quotations
+
 HERE = Path(__file__).parent
-SEEDS = HERE.parents[3] / "shared" / "seeds"
-"""Beside the checkout; where it is not, there is nothing to compare with."""
 WALK = [
     *(HERE / f"test_{name}.py" for name in ("idempotency_keys", "retry_context", "step_states")),
     HERE.parent / "policies" / "test_retry_policies.py",
@@ -77,48 +75,16 @@ APART = (
 """How lines of the seed begin that state nothing about the wire."""
 
 
-def words(text: str) -> str:
-    return " ".join(text.split())
-
-
-def quotations() -> list[str]:
-    """Each run of lines that begin with ``>``, of all docstrings of the walk."""
-    found = []
-    for path in WALK:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
-                lines = (ast.get_docstring(node) or "").splitlines()
-                runs = re.findall(r"(?:^>.*\n?)+", "\n".join(lines), re.MULTILINE)
-                found += [words(re.sub(r"^> ?", "", run, flags=re.MULTILINE)) for run in runs]
-    return found
-
-
 @pytest.fixture
 def seed() -> str:
-    files = sorted(SEEDS.glob("000_*.txt"))
-    if not files:
-        pytest.skip("the seeds are not here")
-    return files[0].read_text(encoding="utf-8")
+    return document("000")
 
 
 def test_every_quotation_is_in_the_seed(seed: str) -> None:
-    whole, quoted = words(seed), quotations()
+    quoted = quotations(WALK)
     assert len(quoted) > 70
-    assert [quotation for quotation in quoted if quotation not in whole] == []
+    assert not_in(seed, quoted) == []
 
 
 def test_every_line_of_the_seed_is_quoted_or_states_nothing(seed: str) -> None:
-    """A line counts as quoted when most of it is: links in the middle of a sentence are left out."""
-    quoted = quotations()
-    left = []
-    for line in filter(None, map(words, seed.splitlines())):
-        rest = line
-        for quotation in sorted(quoted, key=len, reverse=True):
-            if line in quotation:
-                rest = ""
-                break
-            rest = rest.replace(quotation, "")
-        if len(rest) > max(len(line) // 2, 3) and not line.startswith(APART):
-            left.append(line)
-    assert left == []
+    assert left_out(seed, quotations(WALK), APART) == []

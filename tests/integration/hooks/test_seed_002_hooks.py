@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,10 @@ from counterfoil.testing import StepEndpoint
 from tests.eventually import eventually
 from tests.integration.hooking import HOOK, order, path_of, post, put_hook, start_expecting, waiting
 from tests.integration.planned import Workshop, gives, takes
+from tests.quotations import document, not_in, quotations
 from tests.running import Node
 from tests.wire import Api
 
-HERE = Path(__file__)
-SEEDS = HERE.parents[4] / "shared" / "seeds"
-"""Beside the checkout; where it is not, there is nothing to compare with."""
 CHARGED = {"confirmed": takes("boolean"), "charged": gives("boolean")}
 
 
@@ -204,20 +200,7 @@ async def test_a_hook_can_be_looked_up_by_its_token(api: Api, node: Node, chargi
         assert (await client.hook("order:7"))["flow_id"] == flow_id
 
 
-def words(text: str) -> str:
-    return " ".join(text.split())
-
-
 def test_every_quotation_is_in_the_seed() -> None:
-    files = sorted(SEEDS.glob("002_*.txt"))
-    if not files:
-        pytest.skip("the seeds are not here")
-    whole = words(files[0].read_text(encoding="utf-8"))
-    quoted = []
-    for node in ast.walk(ast.parse(HERE.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.AsyncFunctionDef):
-            text = "\n".join(line.strip() for line in (ast.get_docstring(node) or "").splitlines())
-            runs = re.findall(r"(?:^>.*\n?)+", text, re.MULTILINE)
-            quoted += [words(re.sub(r"^> ?", "", run, flags=re.MULTILINE)) for run in runs]
+    quoted = quotations([Path(__file__)])
     assert len(quoted) > 14
-    assert [quotation for quotation in quoted if quotation not in whole] == []
+    assert not_in(document("002"), quoted) == []
