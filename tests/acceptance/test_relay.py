@@ -51,6 +51,11 @@ class RelayProcess:
 StartRelay = Callable[..., Awaitable[RelayProcess]]
 
 
+def as_in_a_terminal() -> None:
+    """A shell's background jobs ignore SIGINT, and so would what they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 async def start_relay(tmp_path: Path) -> AsyncIterator[StartRelay]:
     relays: list[RelayProcess] = []
@@ -59,7 +64,9 @@ async def start_relay(tmp_path: Path) -> AsyncIterator[StartRelay]:
         output = tmp_path / f"relay-{len(relays)}.txt"
         command = [sys.executable, "-m", "counterfoil", "dev", "relay", "--to", target, "--url", engine.url, *options]
         with output.open("wb") as file:
-            process = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=file, env=environment())
+            process = await asyncio.create_subprocess_exec(
+                *command, stdout=file, stderr=file, env=environment(), preexec_fn=as_in_a_terminal
+            )
         relays.append(RelayProcess(process, output))
         return relays[-1]
 
