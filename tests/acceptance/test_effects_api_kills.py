@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.conftest import ClientOf, NewEngine
 from tests.acceptance.effect_cells import doctor_is_content, errors_logged
-from tests.eventually import eventually
+from tests.eventually import elapsed, eventually
 from tests.integration.effects.reserving import audit, complete, reserve, reserved, settle, show
 from tests.wire import Api
 
@@ -73,7 +73,7 @@ async def test_every_effect_is_run_once_though_engines_are_killed(new_engine: Ne
                         break
                 except aiohttp.ClientError:
                     pass
-                await asyncio.sleep(0.02)
+                await elapsed(0.02)
 
     effects: set[tuple[int, str]] = set()
     callers = asyncio.gather(*(caller(number) for number in range(20)))
