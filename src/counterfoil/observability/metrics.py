@@ -37,16 +37,17 @@ class _Counts(Collector):
         self._name = f"counterfoil_{name}"
         self._help = help_text
         self._label = label
-        self._counts: dict[str, float] = dict.fromkeys(known, 0)
+        self.counts: dict[str, float] = dict.fromkeys(known, 0)
+        """By value. The hottest paths add to a known one without a call."""
         registry.register(self)
 
     def add(self, value: str, count: float = 1) -> None:
-        self._counts[value] = self._counts.get(value, 0) + count
+        self.counts[value] = self.counts.get(value, 0) + count
 
     def collect(self) -> Iterable[Metric]:
         """One sample for each value of the label."""
         family = CounterMetricFamily(self._name, self._help, labels=[self._label])
-        for value, count in self._counts.items():
+        for value, count in self.counts.items():
             family.add_metric([value], count)
         return [family]
 
@@ -247,13 +248,14 @@ class Metrics:
             "verdict",
             ("accepted", "stale", "duplicate"),
         )
-        self._completion_requests = _Counts(
+        self.completion_requests = _Counts(
             registry,
             "completion_requests_total",
             "Requests to the completion webhook, by path through the server: fast (the express lane) or ordinary.",
             "path",
             ("fast", "ordinary"),
-        )
+        ).counts
+        """The server adds to it, by path."""
         self._sweeps = _Counts(registry, "sweeps_total", "Sweep runs, by sweep.", "sweep", ())
         self._swept = _Counts(registry, "swept_items_total", "Items handled by the sweeps, by sweep.", "sweep", ())
         self._cancel_calls = _Counts(
@@ -292,9 +294,11 @@ class Metrics:
         """A worker's report was answered: ``accepted``, ``stale``, ``duplicate``, or the code of an error."""
         self._completions.add(verdict.lower(), count)
 
-    def completion_arrived(self, path: str) -> None:
-        """A completion was received: ``fast``: taken by the express lane, or ``ordinary``."""
-        self._completion_requests.add(path)
+    def accepted(self, seconds: float | None) -> None:
+        """A worker's report was accepted, so long after its attempt was sent."""
+        self._completions.counts["accepted"] += 1
+        if seconds is not None:
+            self.callback_took(seconds)
 
     def dispatched(self, outcome: str) -> None:
         self._dispatches.add(outcome)

@@ -172,7 +172,7 @@ async def test_an_end_between_the_reading_and_the_answer_is_not_missed(
 
     async def late(query: str, **parameters: Any) -> list[Row]:
         rows = await read(query, **parameters)
-        if simulator.engine.results.awaits("flow"):
+        if simulator.engine.results.awaited(["flow"]):
             await report(simulator, outputs={"x": 1})
         return rows
 

@@ -29,11 +29,10 @@ class FlowEnds:
             self._results.recent.start(flows.new)
         if ENDS_FLOW.isdisjoint(unit.changes.kinds()):
             return
-        ended = [flow for flow in flows.values() if flow is not None and flow.status in FINAL_FLOWS]
-        for flow in ended:
-            self._results.recent.end(flow.flow_id)
-        self._answer(unit, [flow for flow in ended if self._results.awaits(flow.flow_id)])
-        self._peers.tell(ended=(flow.flow_id for flow in ended))
+        ended = {flow_id: flow for flow_id, flow in flows.items() if flow is not None and flow.status in FINAL_FLOWS}
+        self._results.recent.end(ended)
+        self._answer(unit, [ended[flow_id] for flow_id in self._results.awaited(ended)])
+        self._peers.tell(ended=ended)
 
     def _answer(self, unit: UnitOfWork, awaited: list[Flow]) -> None:
         not_seen = []

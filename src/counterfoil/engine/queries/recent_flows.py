@@ -27,8 +27,8 @@ class RecentFlows:
             self._open.setdefault(flow_id, True)
         self._drop()
 
-    def end(self, flow_id: str) -> None:
-        self._open[flow_id] = False
+    def end(self, flow_ids: Iterable[str]) -> None:
+        self._open.update(dict.fromkeys(flow_ids, False))
         self._drop()
 
     def is_open(self, flow_id: str) -> bool:

@@ -81,9 +81,10 @@ class Results:
                 return final, True
         return await self._read(flow_id, so_far=True)
 
-    def awaits(self, flow_id: str) -> bool:
-        """Whether polls wait for the end of a flow."""
-        return flow_id in self._polls
+    def awaited(self, flow_ids: Iterable[str]) -> list[str]:
+        """Those of some flows whose end polls wait for."""
+        polls = self._polls
+        return [flow_id for flow_id in flow_ids if flow_id in polls] if polls else []
 
     def __len__(self) -> int:
         """How many polls wait."""

@@ -36,6 +36,8 @@ from counterfoil.store.group_commit.commit import GroupCommit
 
 log = structlog.get_logger(__name__)
 
+_ACCEPTED = Verdict.ACCEPTED  # looked up only once: see domain/flows/settle.py
+
 
 class MessageVerifier(Protocol):
     """Checks the signature of a received message, as Standard Webhooks has it."""
@@ -153,6 +155,8 @@ class Reports:
         if isinstance(answer, CounterfoilError):
             self._metrics.completed(answer.code)
             return
-        self._metrics.completed(answer.verdict)
-        if answer.verdict is Verdict.ACCEPTED and answer.recorded_at is not None and answer.sent_at is not None:
-            self._metrics.callback_took((answer.recorded_at - answer.sent_at) / 1000)
+        if answer.verdict is not _ACCEPTED:
+            self._metrics.completed(answer.verdict)
+            return
+        recorded_at, sent_at = answer.recorded_at, answer.sent_at
+        self._metrics.accepted(None if recorded_at is None or sent_at is None else (recorded_at - sent_at) / 1000)

@@ -34,6 +34,7 @@ from counterfoil.server.problems import problem_bytes
 _ACCEPTED = Verdict.ACCEPTED
 _PREFIX = "/webhook/"
 _LINE_BEGINS, _LINE_ENDS = b"POST /webhook/", b" HTTP/1.1\r\n"
+_BEGIN_OF_IDS, _END_OF_LINE = len(_LINE_BEGINS), len(_LINE_ENDS)
 _PLAIN_FIELD = rb"[A-Za-z0-9-]+: [\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?"
 _PLAIN_FIELDS = re.compile(rb"%b(?:\r\n%b)*" % (_PLAIN_FIELD, _PLAIN_FIELD))
 _LONGEST_LINE = 2_048
@@ -85,12 +86,8 @@ class LaneConnection(Protocol):
     def end_express(self, answer: bytes) -> None: ...
 
 
-class _Addressed(NamedTuple):
-    """The work item that a completion is about, and the ids that its answer repeats."""
-
-    work_id: str
-    flow_id: bytes
-    step_id: bytes
+_Addressed = tuple[str, bytes, bytes]
+"""The work item that a completion is about, and the ids of its flow and step, which the answer repeats."""
 
 
 class _Partial:
@@ -192,11 +189,11 @@ class ExpressParser:
     def _takes_plain(self, data: bytes) -> bool:
         """Take a completion whose head was received whole, and says nothing but the body's length and type."""
         end_of_path = data.find(_LINE_ENDS, 0, _LONGEST_LINE)
-        first_field = end_of_path + len(_LINE_ENDS)
+        first_field = end_of_path + _END_OF_LINE
         end = data.find(b"\r\n\r\n", first_field, first_field + _LONGEST_FIELDS)
         if end_of_path < 0 or end < 0 or not data.startswith(_LINE_BEGINS):
             return False
-        ids = data[len(_LINE_BEGINS) : end_of_path].split(b"/")
+        ids = data[_BEGIN_OF_IDS:end_of_path].split(b"/")
         fields, body_at = data[first_field:end], end + 4
         if len(ids) != 3 or (fields != self._fields and not self._understands(fields)):
             return False
@@ -301,10 +298,10 @@ class ExpressParser:
     def _addressed_by(self, ids: list[bytes]) -> _Addressed | None:
         flow_id, step_id, token = ids
         work_id = self._intake.work_id_of(flow_id, step_id, token)
-        return None if work_id is None else _Addressed(work_id, flow_id, step_id)
+        return None if work_id is None else (work_id, flow_id, step_id)
 
     def _begin(self, addressed: _Addressed, headers: Headers, body: bytes) -> bool:
-        if not self._intake.take(addressed.work_id, headers, body, self._resolve):
+        if not self._intake.take(addressed[0], headers, body, self._resolve):
             return False
         self._addressed = addressed
         self._headers, self._body = headers, body
@@ -317,7 +314,7 @@ class ExpressParser:
         self._under_way = False
         if answer.__class__ is not Completion or answer.verdict is not _ACCEPTED or self._notes_accepted:
             peer = self._connection.peer()
-            self._intake.note(answer, self._addressed.work_id, self._headers, self._body, peer)
+            self._intake.note(answer, self._addressed[0], self._headers, self._body, peer)
         if isinstance(answer, Completion):
             _, flow_id, step_id = self._addressed
             body = completion_text(answer, flow_id.decode(), step_id.decode())

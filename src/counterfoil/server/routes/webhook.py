@@ -76,7 +76,9 @@ class WebhookIntake:
 
     def __init__(self, engine: EngineFacade, max_body_bytes: int) -> None:
         self.max_body_bytes = max_body_bytes
-        self._engine = engine
+        self._context = engine.context
+        self._reports = engine.reports
+        self._requests = engine.metrics.completion_requests
         self._notes = CallbackNotes(engine)
         self.notes_accepted = self._notes.notes_accepted
         self._work_id_of = engine.context.receipts.work_id_of_bytes
@@ -84,18 +86,17 @@ class WebhookIntake:
 
     def work_id_of(self, flow_id: bytes, step_id: bytes, token: bytes) -> str | None:
         """The work item of a valid receipt; None also while the engine stops."""
-        return self._work_id_of(flow_id, step_id, token) if self._engine.accepting else None
+        return self._work_id_of(flow_id, step_id, token) if self._context.accepting else None
 
     def take(self, work_id: str, headers: Headers, body: bytes, resolve: Resolve) -> bool:
         """Validate and submit a completion; False: the ordinary route finds out what is wrong with it."""
-        engine = self._engine
-        if len(body) > self.max_body_bytes or not engine.accepting or not is_ordinary(body):
+        if len(body) > self.max_body_bytes or not self._context.accepting or not is_ordinary(body):
             return False
         try:
             result = self._read(body)
         except ValidationError:
             return False
-        reports = engine.reports
+        reports = self._reports
         taken = reports.take_completion(
             work_id,
             result,
@@ -104,7 +105,7 @@ class WebhookIntake:
             lambda accept, now: reports.read(accept, headers(), body, now),
         )
         if taken:
-            engine.metrics.completion_arrived("fast")
+            self._requests["fast"] += 1
         return taken
 
     def note(
@@ -123,7 +124,7 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
     notes = CallbackNotes(engine)
 
     async def complete(request: web.Request, flow_id: str, step_id: str, token: str) -> web.Response:
-        engine.metrics.completion_arrived("ordinary")
+        engine.metrics.completion_requests["ordinary"] += 1
         received = ReceivedCallback(request)
         try:
             completion = await decide(received, flow_id, step_id, token)

@@ -37,8 +37,12 @@ class Kinds:
         loads = [load for kind in kinds for load in kind.loads]
         self.by_name: dict[str, AnyKind] = {kind.name: kind for kind in kinds}
         """In the order in which they are written."""
+        self._written = {kind: place for place, kind in enumerate(kinds)}
+        self._following = [kind for kind in kinds if kind.follows_others]
         self.loads: dict[str, Load] = {load.name: load for load in sorted(loads, key=lambda load: load.order)}
         """By the names that read sets have, in the order in which they run."""
+        self.places: dict[str, int] = {name: place for place, name in enumerate(self.loads)}
+        """The place of each load in that order."""
         if len(self.by_name) < len(kinds) or len(self.loads) < len(loads):
             raise ValueError("two kinds of records, or two loads, have the same name")
         locks = {load.lock for load in loads if load.lock is not None}
@@ -63,7 +67,11 @@ class Kinds:
         self.empty: list[PruneStatement] = sorted((each for kind in kinds for each in kind.empty), key=_order)
 
     def __iter__(self) -> Iterator[AnyKind]:
-        return iter(self.by_name.values())
+        return iter(self._written)
+
+    def to_write(self, changed: Iterable[AnyKind]) -> list[AnyKind]:
+        """The kinds of which a batch with these changes writes rows, in the order in which they are written."""
+        return sorted({*changed, *self._following}, key=self._written.__getitem__)
 
 
 def _order(prune: PruneStatement) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.store.kinds.declared import KINDS
@@ -57,7 +57,11 @@ class Changes:
 
     def peek(self, kind: Kind[Key, R]) -> Changed[Key, R]:
         """The changed records of a kind, to be read."""
-        return cast("Changed[Key, R]", self._changed.get(kind, _NONE))
+        return self._changed.get(kind, _NONE)
+
+    def changed_kinds(self) -> list[Kind[Any, Any]]:
+        """The kinds of which records were changed."""
+        return [kind for kind, changed in self._changed.items() if changed]
 
     def __getattr__(self, name: str) -> dict[Any, Any]:
         """The same by the name of the kind."""
@@ -72,7 +76,7 @@ class Changes:
     @property
     def is_optimistic(self) -> bool:
         """Whether a batch may write it that was decided without locks."""
-        return all(kind.optimistic for kind, changed in self._changed.items() if changed)
+        return all(kind.optimistic for kind in self.changed_kinds())
 
     @property
     def pruned_flows(self) -> AbstractSet[str]:

@@ -59,8 +59,10 @@ class ReadSet:
 
     def loads(self) -> list[tuple[Load, set[Any]]]:
         """What is to be loaded, in its order, with its keys."""
-        needed = vars(self)
-        return [(load, keys) for name, load in KINDS.loads.items() if (keys := needed.get(name))]
+        names = [name for name, keys in vars(self).items() if keys and name != FINDS]
+        if len(names) > 1:
+            names.sort(key=KINDS.places.__getitem__)
+        return [(KINDS.loads[name], vars(self)[name]) for name in names]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ReadSet) and self._needed() == other._needed()

@@ -7,9 +7,8 @@ discarded. There is no other way to change a record, so there is one way to roll
 from __future__ import annotations
 
 from collections.abc import Iterator, KeysView
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from counterfoil.domain.records import Record
 from counterfoil.store.unit_of_work.read_set import NotLoaded
 
 if TYPE_CHECKING:
@@ -93,7 +92,8 @@ class Records(Generic[Key, R]):
         if not before:
             self._changed.append(self)
         before[key] = record
-        draft = cast("R", cast("Record", record).draft())
+        recorded: Any = record  # only a Record is ever drafted; a cast would cost a call
+        draft: R = recorded.draft()
         self.current[key] = draft
         return draft
 

@@ -26,12 +26,11 @@ def writes_of(changes: Changes, revisions: Revisions = None) -> Iterator[Write]:
 
 def _all(changes: Changes, revisions: Revisions) -> Iterator[Write]:
     journal_and_pruning = _journal_and_pruning(changes)
-    for kind in KINDS:  # in the order in which they are written
+    for kind in KINDS.to_write(changes.changed_kinds()):
         if kind.written > Phase.JOURNAL:
             yield from journal_and_pruning  # once
-        changed = changes.peek(kind)
-        if changed or kind.follows_others:
-            yield from kind.writes(ChangesOf(changed, changes, revisions))
+        yield from kind.writes(ChangesOf(changes.peek(kind), changes, revisions))
+    yield from journal_and_pruning
 
 
 def _journal_and_pruning(changes: Changes) -> Iterator[Write]:
