@@ -126,20 +126,20 @@ def guarded(route: Route, guard: Guard, engine: EngineFacade) -> Handler:
     if route.judges_refusals:
         handler = judging(route, guard)
 
-    async def admitted(request: web.Request) -> None:
-        if (own_credential is not None and own_credential(request)) or route.judges_refusals:
-            request[CALLER] = WITHOUT_KEY
-        else:
-            request[CALLER] = await guard.admit(request, roles, open_on_loopback=open_on_loopback)
-        if changes:
-            if not engine.accepting:
-                raise Unavailable("the engine is stopping")
-            if own_credential is None:
-                _refuse_receipts(request)
+    def refuse_change(request: web.Request) -> None:
+        if not engine.accepting:
+            raise Unavailable("the engine is stopping")
+        if own_credential is None:
+            _refuse_receipts(request)
 
     async def guarded_handler(request: web.Request) -> web.StreamResponse:
         try:
-            await admitted(request)
+            if (own_credential is not None and own_credential(request)) or route.judges_refusals:
+                request[CALLER] = WITHOUT_KEY
+            else:
+                request[CALLER] = await guard.admit(request, roles, open_on_loopback=open_on_loopback)
+            if changes:
+                refuse_change(request)
         except CounterfoilError as error:
             if route.refused is not None:
                 route.refused(request, error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -219,20 +219,20 @@ class RelayingTransport:
         self._http = http
         self._relays = relays
 
-    async def post(
+    def post(
         self, url: str, *, body: bytes, headers: Mapping[str, str], timeout_ms: int, may_send: Callable[[], bool]
-    ) -> Reply:
+    ) -> Coroutine[Any, Any, Reply]:
         if url.startswith(RELAY_SCHEME):
-            return await self._relays.exchange(
+            return self._relays.exchange(
                 "POST", url, body=body, headers=headers, timeout_ms=timeout_ms, may_send=may_send
             )
-        return await self._http.post(url, body=body, headers=headers, timeout_ms=timeout_ms, may_send=may_send)
+        return self._http.post(url, body=body, headers=headers, timeout_ms=timeout_ms, may_send=may_send)
 
-    async def get(
+    def get(
         self, url: str, *, headers: Mapping[str, str], timeout_ms: int, may_send: Callable[[], bool]
-    ) -> Reply:
+    ) -> Coroutine[Any, Any, Reply]:
         if url.startswith(RELAY_SCHEME):
-            return await self._relays.exchange(
+            return self._relays.exchange(
                 "GET", url, body=b"", headers=headers, timeout_ms=timeout_ms, may_send=may_send
             )
-        return await self._http.get(url, headers=headers, timeout_ms=timeout_ms, may_send=may_send)
+        return self._http.get(url, headers=headers, timeout_ms=timeout_ms, may_send=may_send)

@@ -31,7 +31,8 @@ def key_digest(boundary: list[Any], kept: dict[str, Any]) -> str:
     """
     parts = [*boundary, kept]
     text = canonical_json(parts)
-    if _MAYBE_ROUNDED.search(text) and (exact := list(_rounded_integers(kept))):
+    # The arguments are last, and no brace stands between them and the first one.
+    if _MAYBE_ROUNDED.search(text, text.find(b"{")) and (exact := list(_rounded_integers(kept))):
         text = canonical_json([*parts, exact])
     return hashlib.sha256(text).hexdigest()
 
