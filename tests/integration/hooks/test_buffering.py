@@ -143,6 +143,47 @@ async def test_a_buffer_waits_in_the_queue_with_its_hook(api: Api, shop: Worksho
     assert (await api.final(expected))["outputs"]["confirmed"] is True
 
 
+async def test_a_redriven_flow_still_has_its_buffer(api: Api, shop: Workshop, node: Node) -> None:
+    """What was answered 200 is not lost when a step before the hook fails, and more may come after the redrive."""
+    await put_late_hook(api, shop, hook={"collect": 3})
+    flow_id = await start_expecting(node, HOOK, init={"order_id": "1"})
+    (await post(api, "order:1", 1, "d1")).ok()
+    for failures in (1, 2):
+        await shop.fail("check", failures)
+        assert (await api.final(flow_id))["status"] == "failed"
+        (await post(api, "order:1", 0, "d0")).refused(404, "HOOK_NOT_FOUND")
+        (await api.post(f"/api/v1/flows/{flow_id}/redrive")).ok()
+    assert (await api.get(path_of("order:1"))).ok()["received"] == 1
+    assert (await post(api, "order:1", 1, "d1")).ok()["duplicate"]
+    assert (await post(api, "order:1", 2)).ok()["buffered"]
+    await shop.report("check", 3, checked=True)
+    assert (await waiting(api, flow_id, HOOK))["hook"]["received"] == 2
+    assert "buffered" not in (await post(api, "order:1", 3)).ok()
+    assert (await api.final(flow_id))["outputs"]["payloads"] == [1, 2, 3]
+
+
+async def test_a_redriven_hook_that_was_expected_waits_anew(api: Api, shop: Workshop, node: Node) -> None:
+    """Each run of the step after the first one that registered has a hook of its own."""
+    await put_late_hook(api, shop, hook={"on_conflict": "supersede", "collect": 2})
+    flow_id = await start_expecting(node, HOOK, init={"order_id": "1"})
+    await shop.fail("check")
+    await api.final(flow_id)
+    (await api.post(f"/api/v1/flows/{flow_id}/redrive")).ok()
+    (await post(api, "order:1", 1)).ok()
+    await shop.report("check", 2, checked=True)
+    await waiting(api, flow_id, HOOK)
+    await put_hook(api, "newest", hook={"on_conflict": "supersede"})
+    newest = await order(api, "1", "newest")
+    assert (await api.final(flow_id))["error"]["code"] == "HOOK_SUPERSEDED"
+    (await api.post(f"/api/v1/flows/{flow_id}/redrive")).ok()
+    assert (await api.final(newest))["error"]["code"] == "HOOK_SUPERSEDED"
+    shown = (await api.get(path_of("order:1"))).ok()
+    assert (shown["flow_id"], shown["status"], shown["received"]) == (flow_id, "waiting", 0)
+    for number in (2, 3):
+        (await post(api, "order:1", number)).ok()
+    assert (await api.final(flow_id))["outputs"]["payloads"] == [2, 3]
+
+
 @pytest.mark.parametrize("way", ["cancelled", "failed", "skipped", "deadline"])
 async def test_a_hook_that_will_never_start_takes_no_payload(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint, way: str

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
-from counterfoil.domain.hooks.tokens import hook_id
 from counterfoil.domain.journal.events import Event, EventType, apply
-from counterfoil.domain.journal.evolving_hooks import evolve_hook
+from counterfoil.domain.journal.evolving_hooks import evolve_hook, hook_id_of_item
 from counterfoil.domain.records import (
     COOPERATIVE,
     GATED,
@@ -224,8 +223,10 @@ class _Told:
 
     def release_key(self, work: Work, event: Event) -> None:
         """Keys and tokens are shared by flows: no journal of one flow tells all of them. A hook ends with its item."""
-        run = self.records.steps[work.step_id].redrives if work.undoes is None else -1
-        hook = self.records.hooks.get(hook_id(work.flow_id, work.step_id, work.item, run))
+        if work.undoes is not None:
+            return
+        redrives = self.records.steps[work.step_id].redrives
+        hook = self.records.hooks.get(hook_id_of_item(work, redrives, self.records.hooks.get))
         if hook is not None and hook.status is not HookStatus.ENDED:
             evolve_hook(hook, event)
 
