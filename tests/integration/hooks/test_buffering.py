@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from counterfoil.testing import MovableClock, StepEndpoint
+from tests.eventually import eventually
 from tests.integration.hooking import (
     CONFIRMED,
     HOOK,
@@ -182,6 +183,28 @@ async def test_a_redriven_hook_that_was_expected_waits_anew(api: Api, shop: Work
     for number in (2, 3):
         (await post(api, "order:1", number)).ok()
     assert (await api.final(flow_id))["outputs"]["payloads"] == [2, 3]
+
+
+async def test_nothing_is_kept_for_the_hook_of_a_sub_flow_until_it_waits(api: Api, shop: Workshop) -> None:
+    """The run key is that of the outer flow. A signal to the outer flow reaches the hook once it waits."""
+    await put_late_hook(api, shop)
+    flow = {"goals": [HOOK], "inputs": {"order_id": "order_id"}, "outputs": {"confirmed": "confirmed"}}
+    await shop.inner("outer", {**ORDER, **CONFIRMED}, flow)
+    body = {"goals": ["outer"], "init": {"order_id": "1"}, "idempotency_key": "order:1"}
+    signal = {"hook": "order:1", "payload": {"confirmed": True}}
+    signalling = {**body, "on_conflict": "signal", "signal": signal}
+    flow_id = (await api.post("/api/v1/flows", body)).ok(201)["flow_id"]
+    (await post(api, "order:1", {"confirmed": True})).refused(404, "HOOK_NOT_FOUND")
+    (await api.post("/api/v1/flows", signalling)).refused(404, "HOOK_NOT_FOUND")
+    await shop.report("check", checked=True)
+
+    async def child() -> str | None:
+        shown = await api.get(path_of("order:1"))
+        return str(shown.body["flow_id"]) if shown.status == 200 else None
+
+    assert await eventually(child, what="the hook of the sub-flow") != flow_id
+    assert (await api.post("/api/v1/flows", signalling)).ok(200)["signalled"] is True
+    assert (await api.final(flow_id))["outputs"] == {"confirmed": True}
 
 
 @pytest.mark.parametrize("way", ["cancelled", "failed", "skipped", "deadline"])
