@@ -117,6 +117,25 @@ async def test_items_of_a_fan_out_are_buffered_apart(api: Api, shop: Workshop, n
     assert (await api.final(flow_id))["outputs"]["confirmed"] == [True, False]
 
 
+async def test_items_that_end_as_soon_as_they_start_let_the_next_ones_start(api: Api, shop: Workshop) -> None:
+    """Their payloads were buffered, so each hook has enough when it is registered: one commit goes through them all."""
+    await shop.waits("check", BEFORE)
+    attributes = {"order_id": takes(), "to": each("string"), "checked": takes("boolean"), **CONFIRMED}
+    await put_hook(api, attributes=attributes, hook={"token": "vote:{to}"}, fan_out={"parallelism": 1})
+    voters = ["ann", "bob", "cid"]
+    flow_id = await api.start(HOOK, init={"to": voters, "order_id": "1"}, idempotency_key="votes")
+    for voter in voters[:2]:
+        assert (await post(api, f"vote:{voter}", {"confirmed": True})).ok()["buffered"]
+    await shop.report("check", checked=True)
+
+    async def last() -> bool:
+        return (await api.get("/api/v1/hooks")).ok()["hooks"] != []
+
+    await eventually(last, what="the hook of the last voter")
+    assert "buffered" not in (await post(api, "vote:cid", {"confirmed": False})).ok()
+    assert (await api.final(flow_id))["outputs"]["confirmed"] == [True, True, False]
+
+
 async def test_the_active_owner_comes_before_a_flow_that_is_expected(api: Api, shop: Workshop, node: Node) -> None:
     await put_late_hook(api, shop, hook={"on_conflict": "wait"})
     await put_hook(api, "other")
