@@ -32,6 +32,7 @@ from counterfoil.domain.states import (
     ApprovalStatus,
     HookStatus,
     IllegalMove,
+    StepStatus,
     WorkStatus,
 )
 from counterfoil.store.doctor.effect_rules import granted_attempts, repeated_effects, unsettled_problems
@@ -108,6 +109,8 @@ def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
         if step.open_items != open_items:
             message = f"counts {step.open_items} open items, there are {open_items}"
             yield Finding("counters", f"{flow_id}/{step.step_id}", message)
+        if step.status is StepStatus.ACTIVE and 0 < step.open_items == step.waiting_items:
+            yield Finding("stuck_flow", f"{flow_id}/{step.step_id}", "each open item waits until another one ends")
 
 
 def _check_work(
