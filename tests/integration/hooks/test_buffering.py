@@ -129,7 +129,7 @@ async def test_items_that_end_as_soon_as_they_start_let_the_next_ones_start(api:
     await shop.report("check", checked=True)
 
     async def last() -> bool:
-        return (await api.get("/api/v1/hooks")).ok()["hooks"] != []
+        return bool((await api.get("/api/v1/hooks")).ok()["hooks"])
 
     await eventually(last, what="the hook of the last voter")
     assert "buffered" not in (await post(api, "vote:cid", {"confirmed": False})).ok()

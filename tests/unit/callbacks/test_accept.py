@@ -168,7 +168,7 @@ def test_one_of_two_signatures() -> None:
 
 def test_a_hook_has_no_reports_that_could_be_signed() -> None:
     """A hook with ``require_signature`` would take payloads without a signature, against what its author expects."""
-    hook = {"kind": "hook", "endpoint": None, "hook": {}}
+    hook: dict[str, Any] = {"kind": "hook", "endpoint": None, "hook": {}}
     step(None, **hook)
     [(place, message)] = faults(None, require_signature=True, **hook)
     assert (place, "accept.signature" in message) == ("require_signature", True)
