@@ -14,6 +14,7 @@ Start an engine (``counterfoil serve``), then:
 """
 
 import asyncio
+import html
 import os
 import secrets
 
@@ -52,7 +53,8 @@ class ApprovalPages:
     async def show(self, request: web.Request) -> web.Response:
         """GET: show the question. It decides nothing."""
         question = self.questions[request.match_info["link"]]
-        return web.Response(text=PAGE.format(**question), content_type="text/html")
+        shown = {name: html.escape(str(question[name])) for name in ("amount", "payee")}
+        return web.Response(text=PAGE.format(**shown), content_type="text/html")
 
     async def decide(self, request: web.Request) -> web.Response:
         """POST: a button was pressed. The engine takes JSON, a form is the business of this page."""
@@ -118,12 +120,15 @@ async def register(client: Client, pages: ApprovalPages) -> None:
     )
 
 
-async def read_mail(session: aiohttp.ClientSession, pages: ApprovalPages, answer: str) -> None:
+async def read_mail(
+    client: Client, session: aiohttp.ClientSession, pages: ApprovalPages, flow_id: str, answer: str
+) -> None:
     """A scanner opens the link three times; then the person opens it, and presses a button twice."""
     link = await pages.mailbox.get()
     for _ in range(3):
         async with session.get(link) as page:
-            print("scanner:", page.status, "and nothing is decided")
+            decided = "approved" in (await client.flow(flow_id))["outputs"]
+            print("scanner:", page.status, "and it is decided" if decided else "and nothing is decided")
     for _ in range(2):
         async with session.post(link, data={"approved": answer}) as page:
             print("person: ", answer, "->", await page.text())
@@ -136,7 +141,7 @@ async def main() -> None:
         await register(client, pages)
         for amount, answer in ((500, "yes"), (90_000, "no")):
             flow = await client.start_flow(["pay"], {"amount": amount, "payee": "Ada"})
-            await read_mail(session, pages, answer)
+            await read_mail(client, session, pages, flow["flow_id"], answer)
             result = await client.result(flow["flow_id"])
             print(f"pay {amount}:", result["status"], result["outputs"])
     await runner.cleanup()

@@ -56,6 +56,15 @@ def left_out(text: str, quoted: Iterable[str], apart: tuple[str, ...]) -> list[s
     return [line for line in lines if not line.startswith(apart) and not _is_quoted(line, longest_first)]
 
 
+def statements(text: str) -> Iterator[str]:
+    """The sentences of a document, and the comments of its programs, each in one line; never a line of a program."""
+    for line in text.splitlines():
+        if re.match(r"(\s*• )?[A-Z]", line):
+            yield from re.split(r"(?<=[.?:])\s+(?=[A-Z])", line.strip())
+        elif re.match(r"\s*//", line):
+            yield line.strip()
+
+
 def _is_quoted(line: str, longest_first: list[str]) -> bool:
     rest = line
     for quotation in longest_first:

@@ -66,7 +66,8 @@ class HookMachine(RuleBasedStateMachine):
         assert not findings, findings
 
     def pick(self, which: int, *statuses: str) -> str | None:
-        flows = [flow_id for flow_id, hook in self.model.hooks.items() if hook.status in statuses]
+        hooks = self.model.hooks.items()
+        flows = [flow_id for flow_id, hook in hooks if hook.status in statuses and not hook.stopped]
         return flows[which % len(flows)] if flows else None
 
     # -- what happens ------------------------------------------------------------------------------
@@ -93,13 +94,17 @@ class HookMachine(RuleBasedStateMachine):
     def go_on(self, which: int) -> None:
         """The step before a hook completes."""
         flow_id = self.pick(which, "none", "expected")
-        if flow_id is None:
-            return
-        self.simulator.clock.advance(1)
-        (item,) = self.flow(flow_id)["steps"]["check"]["work"]
-        result = StepResult(success=True, outputs={"checked": True})
-        self.do(self.simulator.engine.reports.complete(item["work_id"], result))
-        self.model.open(flow_id, self.simulator.clock.now)
+        if flow_id is not None:
+            self.report_check(flow_id, StepResult(success=True, outputs={"checked": True}))
+            self.model.open(flow_id, self.simulator.clock.now)
+
+    @rule(which=WHICH)
+    def fail_before(self, which: int) -> None:
+        """The step before a hook fails, and its flow with it."""
+        flow_id = self.pick(which, "none", "expected")
+        if flow_id is not None:
+            self.report_check(flow_id, StepResult(success=False, error="broken"))
+            self.model.hooks[flow_id].stopped = True
 
     @rule(
         token=TOKENS, delivery=st.sampled_from([None, "d1", "d2"]), simple=st.sampled_from([False, False, False, True])
@@ -134,11 +139,13 @@ class HookMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def redrive(self, which: int) -> None:
-        failed = [name for name, hook in self.model.hooks.items() if str(hook.outcome).startswith("HOOK_")]
+        hooks = self.model.hooks.items()
+        failed = [name for name, hook in hooks if hook.stopped or str(hook.outcome).startswith("HOOK_")]
         if failed:
             flow_id = failed[which % len(failed)]
             now = self.simulator.clock.advance(1)
             self.do(self.simulator.engine.flows.redrive(flow_id))
+            self.do(self.replies_are_recorded())
             self.model.redrive(flow_id, now)
 
     @rule(milliseconds=st.sampled_from([2_000, 6_000, 11_000]))
@@ -157,6 +164,11 @@ class HookMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.do(self.simulator.crash())
         self.do(self.simulator.start())
+
+    def report_check(self, flow_id: str, result: StepResult) -> None:
+        self.simulator.clock.advance(1)
+        item = self.flow(flow_id)["steps"]["check"]["work"][-1]
+        self.do(self.simulator.engine.reports.complete(item["work_id"], result))
 
     # -- what must hold ----------------------------------------------------------------------------
 
@@ -200,7 +212,7 @@ class HookMachine(RuleBasedStateMachine):
     def compare_owners(self) -> None:
         for token in ("a", "b"):
             owner = self.model.owner.get(token)
-            buffers = [hook for hook in self.model.expected.get(token, ()) if not hook.enough]
+            buffers = [hook for hook in self.model.expected.get(token, ()) if hook.takes]
             first = owner or (buffers[0] if buffers else None)
             try:
                 found = self.do(self.simulator.engine.hook_queries.hook(given(token)))["flow_id"]

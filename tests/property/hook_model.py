@@ -33,12 +33,19 @@ class ModelHook:
     payloads: list[Any] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     """Delivery ids."""
+    stopped: bool = False
+    """Whether its flow has failed before its step started."""
     outcome: str | None = None
     """The error code of the item, ``succeeded`` or ``cancelled``."""
 
     @property
     def enough(self) -> bool:
         return len(self.payloads) >= self.spec.collect
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes another payload."""
+        return not (self.enough or self.stopped)
 
     @property
     def outputs(self) -> dict[str, Any] | None:
@@ -127,9 +134,9 @@ class HookModel:
         takers: list[ModelHook] = [owner] if owner is not None else self.expected.get(token, [])
         for hook in takers:
             buffered = hook is not owner
-            if delivery_id in hook.taken:
+            if delivery_id in hook.taken and not hook.stopped:
                 return _answer(hook, duplicate=True, buffered=buffered)
-            if hook.enough:
+            if not hook.takes:
                 continue
             if hook.spec.collect == 1 and not isinstance(payload, dict):
                 return "INVALID_PAYLOAD"
@@ -153,6 +160,9 @@ class HookModel:
 
     def redrive(self, flow_id: str, now: int) -> None:
         before = self.hooks[flow_id]
+        if before.stopped:
+            before.stopped = False
+            return
         self.hooks[flow_id] = ModelHook(flow_id, before.spec, before.token, "none")
         self.open(flow_id, now)
 

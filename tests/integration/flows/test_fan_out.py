@@ -144,6 +144,18 @@ async def test_collect_leaves_null_in_the_place_of_a_failed_item(shop: Workshop,
     assert [bool(work["error"]) for work in flow["steps"]["double"]["work"]] == [False, True, False, True]
 
 
+async def test_items_that_end_as_they_start_make_room_for_the_next_ones(shop: Workshop) -> None:
+    """No sub-flow can start, so each item ends in the commit that starts the step, one after the other."""
+    await shop.sync("find", {"names": gives("array")}, lambda _: {"names": ["a", "b", "c"]})
+    await shop.sync("count", {"n": takes("number"), "counted": gives()}, lambda _: {"counted": 1})
+    flow = {"goals": ["count"], "inputs": {"n": "names"}, "outputs": {"counts": "counted"}}
+    fan_out = {"on_failure": "collect", "parallelism": 1}
+    await shop.inner("each", {"names": each(), "counts": gives()}, flow, fan_out=fan_out)
+    ended = await shop.run("each")
+    assert (ended["status"], ended["outputs"]["counts"]) == ("completed", [None, None, None])
+    assert items(ended, "each") == ["failed"] * 3
+
+
 async def test_collect_completes_when_every_item_has_failed(shop: Workshop) -> None:
     await shop.sync("double", DOUBLE, FAILS, fan_out={"on_failure": "collect"})
     flow = await shop.run("double", init={"n": [1, 2]})

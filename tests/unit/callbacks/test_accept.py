@@ -166,6 +166,14 @@ def test_one_of_two_signatures() -> None:
     step({"map": {}}, require_signature=True)  # a map alone says nothing of signatures
 
 
+def test_a_hook_has_no_reports_that_could_be_signed() -> None:
+    """A hook with ``require_signature`` would take payloads without a signature, against what its author expects."""
+    hook: dict[str, Any] = {"kind": "hook", "endpoint": None, "hook": {}}
+    step(None, **hook)
+    [(place, message)] = faults(None, require_signature=True, **hook)
+    assert (place, "accept.signature" in message) == ("require_signature", True)
+
+
 def test_the_compensation_of_a_step_reports_as_workers_do() -> None:
     definition = step({"map": {}}, compensate={"endpoint": "http://vendor.example/refund", "kind": "async"})
     assert definition.undoing().accept is None

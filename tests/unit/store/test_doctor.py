@@ -160,6 +160,11 @@ BREAKAGES: dict[str, tuple[str, str, *tuple[str | Breakage, ...]]] = {
         "completed",
         "UPDATE flows SET status = 'active', finished_at = NULL WHERE flow_id = 'completed'",
     ),
+    "a step of which no item is released": (
+        "stuck_flow",
+        "active",
+        "UPDATE flow_steps SET waiting_items = open_items WHERE flow_id = 'active'",
+    ),
     "open work in a flow that has ended": (
         "final_flow",
         "active",

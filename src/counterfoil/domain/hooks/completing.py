@@ -6,10 +6,15 @@ from typing import Any
 
 from counterfoil.domain.flows.view import FlowView
 from counterfoil.domain.hooks.definitions import PAYLOADS
-from counterfoil.domain.hooks.tokens import hook_id
 from counterfoil.domain.journal.events import EventType
+from counterfoil.domain.journal.evolving_hooks import hook_id_of_item
 from counterfoil.domain.records import Hook, StepVersion, Work
 from counterfoil.domain.work.decisions import fail_with, hook_succeeded, work_event
+
+
+def hook_id_of_work(view: FlowView, work: Work) -> str:
+    """The hook of an open item: an open item belongs to the present run of its step."""
+    return hook_id_of_item(work, view.step_run(work.flow_id, work.step_id).redrives, view.find_hook)
 
 
 def payloads_of(view: FlowView, hook: Hook) -> list[Any]:
@@ -36,8 +41,7 @@ def time_out(view: FlowView, work: Work, step: StepVersion, now: int) -> None:
     """The deadline of a hook has passed: its item fails, or completes with what has come so far."""
     definition = step.definition.hook
     assert definition is not None
-    run = view.step_run(work.flow_id, work.step_id).redrives
-    hook = view.find_hook(hook_id(work.flow_id, work.step_id, work.item, run))
+    hook = view.find_hook(hook_id_of_work(view, work))
     assert hook is not None
     payloads = payloads_of(view, hook)
     outputs: dict[str, Any] = {} if definition.collect == 1 else {PAYLOADS: payloads}

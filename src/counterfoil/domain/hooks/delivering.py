@@ -20,7 +20,7 @@ from counterfoil.domain.hooks.completing import complete, payloads_of
 from counterfoil.domain.hooks.expecting import hooks_known_from_start
 from counterfoil.domain.hooks.ownership import register_owner
 from counterfoil.domain.hooks.senders import KeptPayload, PayloadSender
-from counterfoil.domain.hooks.tokens import Token, hook_id
+from counterfoil.domain.hooks.tokens import Token, hook_id, run_of
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.jsontext import dump_json
 from counterfoil.domain.records import Hook, HookDelivery, HookToken
@@ -200,7 +200,7 @@ def _receive(
     enough = last or (condition is not None and condition.holds(payload, payloads))
     data: dict[str, Any] = {"item": hook.item, "received": hook.received + 1, "collect": hook.collect}
     data |= {"size": size, "enough": enough}
-    run = view.step_run(hook.flow_id, hook.step_id).redrives
+    run = run_of(hook.hook_id)
     if run:
         data["run"] = run
     if incoming.delivery_id is not None:

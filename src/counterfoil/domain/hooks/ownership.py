@@ -13,8 +13,8 @@ from typing import Any
 
 from counterfoil.domain.flows.requests import arguments_for
 from counterfoil.domain.flows.view import FlowView
-from counterfoil.domain.hooks.completing import complete_if_enough, payloads_of
-from counterfoil.domain.hooks.tokens import Token, TokenRefused, hook_id, made
+from counterfoil.domain.hooks.completing import complete_if_enough, hook_id_of_work, payloads_of
+from counterfoil.domain.hooks.tokens import Token, TokenRefused, made, run_of
 from counterfoil.domain.journal.events import Event, EventType
 from counterfoil.domain.journal.evolving_hooks import evolve_hook
 from counterfoil.domain.records import HookToken, StepVersion, Work
@@ -74,17 +74,12 @@ def _opened(view: FlowView, work: Work, version: StepVersion, token: Token, now:
         "collect": version.definition.hook.collect,
         "deadline_at": now + version.work.deadline_ms,
     }
-    run = view.step_run(work.flow_id, work.step_id).redrives
+    run = run_of(hook_id_of_work(view, work))
     if run:
         data["run"] = run
     if token.text is not None:
         data["token"] = token.text
     return work_event(work, EventType.HOOK_REGISTERED, now, data)
-
-
-def hook_id_of_work(view: FlowView, work: Work) -> str:
-    """The hook of an open item: an open item belongs to the present run of its step."""
-    return hook_id(work.flow_id, work.step_id, work.item, view.step_run(work.flow_id, work.step_id).redrives)
 
 
 def _owned_by(view: FlowView, opened: Event, token: Token) -> HookToken:
@@ -130,7 +125,7 @@ def register_owner(view: FlowView, owned: HookToken, now: int) -> None:
     if hook.status is not HookStatus.QUEUED:
         return
     work = view.work(owned.work_id)
-    run = view.step_run(work.flow_id, work.step_id).redrives
+    run = run_of(hook.hook_id)
     data: dict[str, Any] = {
         "item": work.item,
         "token_id": hook.token_id,

@@ -33,6 +33,11 @@ def hook_id(flow_id: str, step_id: str, item: int, run: int) -> str:
     return _BETWEEN.join((flow_id, step_id, str(item), str(run)))
 
 
+def run_of(name: str) -> int:
+    """The run that the id of a hook has."""
+    return int(name.rpartition(_BETWEEN)[2])
+
+
 class Token(NamedTuple):
     """A token as the engine knows it."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from counterfoil.domain.hooks.tokens import hook_id
 from counterfoil.domain.journal.event_types import Event, EventType
-from counterfoil.domain.records import Hook
+from counterfoil.domain.records import Hook, Work
 from counterfoil.domain.states import HookStatus, check_hook_move
 
 _STATUS_OF: dict[EventType, HookStatus] = {
@@ -20,6 +22,19 @@ _STATUS_OF: dict[EventType, HookStatus] = {
 def hook_id_of(event: Event) -> str:
     """The hook that an event of a hook is about."""
     return hook_id(event.flow_id, event.step_id or "", event.data["item"], event.data.get("run", 0))
+
+
+def hook_id_of_item(work: Work, redrives: int, find: Callable[[str], Hook | None]) -> str:
+    """The hook of an item in the present run of its step: one of its own.
+
+    A hook that has been expected since the start of the flow, and was never opened, is that of the first run that opens
+    it: so what it has received is not lost when the flow fails before, and is redriven.
+    """
+    first = hook_id(work.flow_id, work.step_id, work.item, 0)
+    hook = find(first) if redrives else None
+    if hook is not None and (hook.status is HookStatus.EXPECTED or hook.work_id == work.work_id):
+        return first
+    return hook_id(work.flow_id, work.step_id, work.item, redrives)
 
 
 def hook_from(event: Event) -> Hook:

@@ -291,6 +291,8 @@ class StepDefinition(Definition):
             raise ValueError("control.approval: not allowed for a step of kind hook, which calls nothing")
         if self.effect.holds_unknown or self.effect.dedupes:
             raise ValueError("effect: not allowed for a step of kind hook, which calls nothing")
+        if self.require_signature:
+            raise ValueError("require_signature: not allowed for a step of kind hook; use accept.signature")
         self.hook.refuse_unusable(self.inputs, self.outputs)
         return self
 
@@ -317,8 +319,8 @@ class StepDefinition(Definition):
             return self
         collects = self.hook is not None and self.hook.collect > 1  # then each payload is one of several
         problem = None if collects else self.accept.map.declared_problem(self.outputs)
-        if self.kind == "hook" and self.accept.map.retriable is not None:
-            problem = "retriable: not allowed for a step of kind hook, which calls nothing"
+        if self.kind == "hook" and self.accept.map.retriable not in (None, "false"):
+            problem = "retriable: must be false for a step of kind hook, which calls nothing"
         if problem is not None:
             raise ValueError(f"accept.map.{problem}")
         return self

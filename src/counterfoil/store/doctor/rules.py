@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
-from counterfoil.domain.hooks.tokens import hook_id
 from counterfoil.domain.journal.events import Event, EventType, apply
-from counterfoil.domain.journal.evolving_hooks import evolve_hook
+from counterfoil.domain.journal.evolving_hooks import evolve_hook, hook_id_of_item
 from counterfoil.domain.records import (
     COOPERATIVE,
     GATED,
@@ -33,6 +32,7 @@ from counterfoil.domain.states import (
     ApprovalStatus,
     HookStatus,
     IllegalMove,
+    StepStatus,
     WorkStatus,
 )
 from counterfoil.store.doctor.effect_rules import granted_attempts, repeated_effects, unsettled_problems
@@ -109,6 +109,8 @@ def _check_rest(flow_id: str, records: FlowRecords) -> Iterator[Finding]:
         if step.open_items != open_items:
             message = f"counts {step.open_items} open items, there are {open_items}"
             yield Finding("counters", f"{flow_id}/{step.step_id}", message)
+        if step.status is StepStatus.ACTIVE and 0 < step.open_items == step.waiting_items:
+            yield Finding("stuck_flow", f"{flow_id}/{step.step_id}", "each open item waits until another one ends")
 
 
 def _check_work(
@@ -224,8 +226,10 @@ class _Told:
 
     def release_key(self, work: Work, event: Event) -> None:
         """Keys and tokens are shared by flows: no journal of one flow tells all of them. A hook ends with its item."""
-        run = self.records.steps[work.step_id].redrives if work.undoes is None else -1
-        hook = self.records.hooks.get(hook_id(work.flow_id, work.step_id, work.item, run))
+        if work.undoes is not None:
+            return
+        redrives = self.records.steps[work.step_id].redrives
+        hook = self.records.hooks.get(hook_id_of_item(work, redrives, self.records.hooks.get))
         if hook is not None and hook.status is not HookStatus.ENDED:
             evolve_hook(hook, event)
 

@@ -306,13 +306,15 @@ class UnitOfWork(EffectRecords, HookRecords):
             first += RELEASED_TOGETHER
 
     def _items_between(self, step: StepRun, first: int, end: int) -> list[Work]:
-        if self.begins_here(step.flow_id):
-            items = [work for work in self._loaded_work(step.flow_id) if work.step_id == step.step_id]
-            return sorted((work for work in items if first <= work.item < end), key=lambda work: work.item)
-        find = Find.of("find_waiting_items", flow_id=step.flow_id, step_id=step.step_id, first=first, end=end)
-        ids = [row[0] for row in self.found(find)]
-        missing("work", (work_id for work_id in ids if work_id not in self._work))
-        return [self.work(work_id) for work_id in ids]
+        """All items of a run of a step begin together: a step that begins in this batch has none in the store."""
+        if not self.begins_here(step.flow_id):
+            find = Find.of("find_waiting_items", flow_id=step.flow_id, step_id=step.step_id, first=first, end=end)
+            ids = [row[0] for row in self.found(find)]
+            missing("work", (work_id for work_id in ids if work_id not in self._work))
+            if ids:
+                return [self.work(work_id) for work_id in ids]
+        items = [work for work in self._loaded_work(step.flow_id) if work.step_id == step.step_id]
+        return sorted((work for work in items if first <= work.item < end), key=lambda work: work.item)
 
     def inputs(self, flow_id: str) -> FlowInputs:
         return self._inputs.existing(flow_id)
