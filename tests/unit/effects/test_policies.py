@@ -155,6 +155,8 @@ async def test_an_explicit_not_completed_makes_it_go_on(simulator: Simulator, po
     await time_out(simulator)
     await simulator.engine.reports.complete(work_id, StepResult(success=False, retriable=True))
     assert await queue(simulator) == []
+    [attempt] = (await look(simulator, work_id))["attempts"]
+    assert attempt["delivery"] == "delivered", "a report proves it"
     await much_later(simulator)
     assert sent(simulator) == 2
 

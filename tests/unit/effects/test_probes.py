@@ -110,6 +110,39 @@ async def test_not_found_with_no_retry_left_fails(simulator: Simulator, policy: 
     assert (await look(simulator, work_id))["error"]["code"] == "RETRIES_EXHAUSTED"
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize(
+    ("first", "answer", "delivery"),
+    [
+        (timed_out(), {"state": "not_found"}, "not_delivered"),
+        (answered(500), {"state": "not_found"}, "delivered"),
+        (timed_out(), {"state": "unknown"}, "unknown"),
+        (timed_out(), {"state": "done", "result": {"success": False, "error": "busy", "retriable": True}}, "delivered"),
+    ],
+)
+async def test_what_an_answer_says_of_the_delivery(
+    simulator: Simulator, retries: int, first: Reply, answer: dict[str, Any], delivery: str
+) -> None:
+    """What is not known was not delivered, unless the endpoint itself has answered."""
+    work_id = await sent_with(simulator, "reconcile", work={"max_retries": retries})
+    await simulator.network.answer(simulator.network.waiting(ENDPOINT)[0], first)
+    await probe(simulator, answered(200, answer))
+    [attempt] = (await look(simulator, work_id))["attempts"]
+    assert attempt["delivery"] == delivery
+
+
+async def test_an_item_past_its_deadline_without_an_acknowledgement_may_not_have_been_delivered(
+    simulator: Simulator,
+) -> None:
+    work = {"max_retries": 0, "ack_timeout_ms": 300_000}
+    work_id = await sent_with(simulator, "idempotent", work=work)
+    simulator.clock.advance(60_000)
+    await simulator.sweep(SweepName.DEADLINES)
+    await probe(simulator, answered(200, {"state": "unknown"}))
+    item = await look(simulator, work_id)
+    assert (item["error"]["code"], item["attempts"][0]["delivery"]) == ("RETRIES_EXHAUSTED", "unknown")
+
+
 @pytest.mark.parametrize("policy", EVERY_POLICY)
 async def test_running_makes_it_active_with_a_new_deadline(simulator: Simulator, policy: str) -> None:
     work_id = await unknown(simulator, policy)
