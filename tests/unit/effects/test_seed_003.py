@@ -7,7 +7,7 @@ engine after a crash.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pytest
@@ -51,7 +51,7 @@ async def pending(simulator: Simulator) -> list[str]:
     return [each["approval_id"] for each in page["approvals"]]
 
 
-async def review(simulator: Simulator, approval_id: str, verdict: str) -> None:
+async def review(simulator: Simulator, approval_id: str, verdict: Literal["approve", "reject"]) -> None:
     await simulator.engine.approvals.review(approval_id, "ann", verdict, None)
     await simulator.sweep(SweepName.REQUEUE)
 
@@ -91,7 +91,9 @@ async def test_a_risky_step_is_registered_with_a_control_only(simulator: Simulat
 
 
 @pytest.mark.parametrize(("verdict", "sends"), [("approve", 1), ("reject", 0)])
-async def test_a_control_asks_for_a_review(simulator: Simulator, verdict: str, sends: int) -> None:
+async def test_a_control_asks_for_a_review(
+    simulator: Simulator, verdict: Literal["approve", "reject"], sends: int
+) -> None:
     """
     > The control can allow, block, or interrupt for human review. See Human In The Loop for the durable approval flow.
 
