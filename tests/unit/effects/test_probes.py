@@ -11,6 +11,7 @@ import pytest
 from counterfoil.domain.effects.reconciling import Settlement
 from counterfoil.domain.errors import AlreadyFailed
 from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.time import rfc3339
 from counterfoil.domain.work.replies import Reply
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.wakeups import SweepName
@@ -94,6 +95,8 @@ async def test_done_is_recorded(simulator: Simulator, policy: str) -> None:
 @pytest.mark.parametrize("policy", EVERY_POLICY)
 async def test_not_found_proves_that_nothing_was_applied(simulator: Simulator, policy: str) -> None:
     work_id = await unknown(simulator, policy)
+    simulator.clock.advance(5_000)
+    found_at = rfc3339(simulator.clock())
     await probe(simulator, answered(200, {"state": "not_found"}))
     work = await look(simulator, work_id)
     assert (work["status"], work["hold"]) == ("not_completed", None)
@@ -101,6 +104,7 @@ async def test_not_found_proves_that_nothing_was_applied(simulator: Simulator, p
     simulator.clock.advance(60_000)
     await simulator.sweep(SweepName.REQUEUE)
     assert times_sent(simulator) == 2
+    assert (await look(simulator, work_id))["attempts"][-1]["planned_at"] == found_at
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)

@@ -81,6 +81,8 @@ class Attempts:
         elif event_type == "work_postponed":
             if facts.get("via") in REPORTED_VIA:
                 attempt["delivery"] = "delivered"
+            if attempt["next_attempt_at"] is None:  # until now it was undecided whether another one follows
+                self._planned_at = at
             attempt["error"] = facts["error"]
             attempt["next_attempt_at"] = optional_rfc3339(facts["next_attempt_at"])
         elif event_type in _ENDS:
