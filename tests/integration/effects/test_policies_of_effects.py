@@ -58,11 +58,15 @@ async def test_conditions_see_the_same_and_a_first_attempt_has_no_delivery(api: 
     conditions = [
         {"field": "step.effect", "operator": "equals", "value": "idempotent"},
         {"field": "step.prior_delivery", "operator": "equals", "value": ""},
+        {"field": "step.idempotency_key", "operator": "equals", "value": "order-7"},
     ]
-    await put_policy(api, "first", policy(STEP, "block", reason="seen", conditions=conditions))
+    expression = "step.idempotency_key == 'order-7'"
+    await put_policy(api, "first", policy(STEP, "block", reason="seen", conditions=conditions, expression=expression))
     await api.put_step(STEP, endpoint.url(PATH), kind="sync")
-    assert (await api.final(await api.start(STEP)))["error"]["code"] == "POLICY_BLOCKED"
+    blocked = await api.start(STEP, init_keys={STEP: "order-7"})
+    assert (await api.final(blocked))["error"]["code"] == "POLICY_BLOCKED"
     assert endpoint.requests(PATH) == []
+    assert (await api.final(await api.start(STEP, init_keys={STEP: "order-8"})))["status"] == "completed"
 
 
 async def test_policies_about_effects_can_be_tried_out(api: Api) -> None:
