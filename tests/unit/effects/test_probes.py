@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import orjson
 import pytest
 
 from counterfoil.domain.effects.reconciling import Settlement
@@ -17,6 +16,7 @@ from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Simulator, answered, connection_refused, timed_out
 from tests.store.records import ENDPOINT, definition
+from tests.unit.effects.charges import HELD, RETRIED, look, queue, sent
 
 STATUS = "http://worker.test/status"
 
@@ -50,21 +50,7 @@ async def probe(simulator: Simulator, reply: Reply) -> int:
     return await simulator.sweep(SweepName.PROBES)
 
 
-async def look(simulator: Simulator, work_id: str) -> dict[str, Any]:
-    document: dict[str, Any] = orjson.loads(orjson.dumps(await simulator.engine.queries.work_item(work_id)))
-    return document
-
-
-def times_sent(simulator: Simulator) -> int:
-    return len([call for call in simulator.network.calls if call.url == ENDPOINT])
-
-
-async def queue(simulator: Simulator) -> list[dict[str, Any]]:
-    return [{**each} for each in (await simulator.engine.effect_queries.reconciliations())["reconciliations"]]
-
-
-EVERY_POLICY = ["pure", "idempotent", "dedupe", "reconcile", "unsafe_once"]
-HELD = ["reconcile", "unsafe_once"]
+EVERY_POLICY = [*RETRIED, *HELD]
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
@@ -89,7 +75,7 @@ async def test_done_is_recorded(simulator: Simulator, policy: str) -> None:
     assert (work["status"], work["outputs"], work["probed"]) == ("succeeded", {"id": 1}, True)
     assert await queue(simulator) == []
     assert await simulator.next_due(SweepName.PROBES) is None
-    assert times_sent(simulator) == 1
+    assert sent(simulator) == 1
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
@@ -103,7 +89,7 @@ async def test_not_found_proves_that_nothing_was_applied(simulator: Simulator, p
     assert await queue(simulator) == []
     simulator.clock.advance(60_000)
     await simulator.sweep(SweepName.REQUEUE)
-    assert times_sent(simulator) == 2
+    assert sent(simulator) == 2
     assert (await look(simulator, work_id))["attempts"][-1]["planned_at"] == found_at
 
 
@@ -191,7 +177,7 @@ async def test_any_other_answer_lets_an_idempotent_item_be_repeated(simulator: S
     await probe(simulator, reply)
     simulator.clock.advance(60_000)
     await simulator.sweep(SweepName.REQUEUE)
-    assert times_sent(simulator) == 2
+    assert sent(simulator) == 2
     assert await simulator.next_due(SweepName.PROBES) is None
 
 
