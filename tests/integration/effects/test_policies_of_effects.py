@@ -35,16 +35,38 @@ async def test_a_policy_sees_the_effect_and_the_delivery_before(
     assert (error["code"], error["message"]) == ("POLICY_BLOCKED", "seen")
 
 
+@pytest.mark.parametrize(("first", "delivery"), [(Answer(fault="cut"), "unknown"), (Answer(500), "delivered")])
+async def test_a_policy_sees_the_delivery_of_an_attempt_that_was_settled(
+    api: Api, endpoint: StepEndpoint, first: Answer, delivery: str
+) -> None:
+    """It is the same that the item shows of the attempt."""
+    endpoint.answer(PATH, first)
+    expression = f"step.effect == 'reconcile' && step.prior_delivery == '{delivery}'"
+    await put_policy(api, "second", policy(STEP, "block", reason="seen", conditions=[SECOND], expression=expression))
+    await api.put_step(STEP, endpoint.url(PATH), kind="sync", effect={"policy": "reconcile"})
+    flow_id = await api.start(STEP)
+    work_id = (await api.until_work(flow_id, "not_completed", hold="reconcile"))["work_id"]
+    (attempt,) = (await api.get(f"/api/v1/work/{work_id}")).ok()["attempts"]
+    assert attempt["delivery"] == delivery
+    (await api.post(f"/api/v1/reconciliations/{work_id}", {"outcome": "not_applied"})).ok()
+    error = (await api.final(flow_id))["error"]
+    assert (error["code"], error["message"]) == ("POLICY_BLOCKED", "seen")
+
+
 async def test_conditions_see_the_same_and_a_first_attempt_has_no_delivery(api: Api, endpoint: StepEndpoint) -> None:
     endpoint.answer(PATH, Answer(200, {"success": True}))
     conditions = [
         {"field": "step.effect", "operator": "equals", "value": "idempotent"},
         {"field": "step.prior_delivery", "operator": "equals", "value": ""},
+        {"field": "step.idempotency_key", "operator": "equals", "value": "order-7"},
     ]
-    await put_policy(api, "first", policy(STEP, "block", reason="seen", conditions=conditions))
+    expression = "step.idempotency_key == 'order-7'"
+    await put_policy(api, "first", policy(STEP, "block", reason="seen", conditions=conditions, expression=expression))
     await api.put_step(STEP, endpoint.url(PATH), kind="sync")
-    assert (await api.final(await api.start(STEP)))["error"]["code"] == "POLICY_BLOCKED"
+    blocked = await api.start(STEP, init_keys={STEP: "order-7"})
+    assert (await api.final(blocked))["error"]["code"] == "POLICY_BLOCKED"
     assert endpoint.requests(PATH) == []
+    assert (await api.final(await api.start(STEP, init_keys={STEP: "order-8"})))["status"] == "completed"
 
 
 async def test_policies_about_effects_can_be_tried_out(api: Api) -> None:
@@ -89,6 +111,9 @@ async def test_items_of_a_fan_out_get_the_given_key_with_their_index(api: Api, e
         ({STEP: "a" * 256}, f"init_keys.{STEP}"),
         ({STEP: "a\nb"}, f"init_keys.{STEP}"),
         ({STEP: "schlüssel"}, f"init_keys.{STEP}"),
+        ({STEP: " order-7"}, f"init_keys.{STEP}"),
+        ({STEP: "order-7 "}, f"init_keys.{STEP}"),
+        ({STEP: " "}, f"init_keys.{STEP}"),
         ({STEP: 7}, f"init_keys.{STEP}"),
         ({"other": "k"}, "init_keys"),
         ([], "init_keys"),

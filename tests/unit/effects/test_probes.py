@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import orjson
 import pytest
 
 from counterfoil.domain.effects.reconciling import Settlement
 from counterfoil.domain.errors import AlreadyFailed
 from counterfoil.domain.flows.requests import StartFlow
+from counterfoil.domain.time import rfc3339
 from counterfoil.domain.work.replies import Reply
 from counterfoil.domain.work.results import Heartbeat, StepResult
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.testing.simulator import Simulator, answered, connection_refused, timed_out
 from tests.store.records import ENDPOINT, definition
+from tests.unit.effects.charges import HELD, RETRIED, look, queue, sent
 
 STATUS = "http://worker.test/status"
 
@@ -49,21 +50,7 @@ async def probe(simulator: Simulator, reply: Reply) -> int:
     return await simulator.sweep(SweepName.PROBES)
 
 
-async def look(simulator: Simulator, work_id: str) -> dict[str, Any]:
-    document: dict[str, Any] = orjson.loads(orjson.dumps(await simulator.engine.queries.work_item(work_id)))
-    return document
-
-
-def times_sent(simulator: Simulator) -> int:
-    return len([call for call in simulator.network.calls if call.url == ENDPOINT])
-
-
-async def queue(simulator: Simulator) -> list[dict[str, Any]]:
-    return [{**each} for each in (await simulator.engine.effect_queries.reconciliations())["reconciliations"]]
-
-
-EVERY_POLICY = ["pure", "idempotent", "dedupe", "reconcile", "unsafe_once"]
-HELD = ["reconcile", "unsafe_once"]
+EVERY_POLICY = [*RETRIED, *HELD]
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
@@ -88,19 +75,22 @@ async def test_done_is_recorded(simulator: Simulator, policy: str) -> None:
     assert (work["status"], work["outputs"], work["probed"]) == ("succeeded", {"id": 1}, True)
     assert await queue(simulator) == []
     assert await simulator.next_due(SweepName.PROBES) is None
-    assert times_sent(simulator) == 1
+    assert sent(simulator) == 1
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
 async def test_not_found_proves_that_nothing_was_applied(simulator: Simulator, policy: str) -> None:
     work_id = await unknown(simulator, policy)
+    simulator.clock.advance(5_000)
+    found_at = rfc3339(simulator.clock())
     await probe(simulator, answered(200, {"state": "not_found"}))
     work = await look(simulator, work_id)
     assert (work["status"], work["hold"]) == ("not_completed", None)
     assert await queue(simulator) == []
     simulator.clock.advance(60_000)
     await simulator.sweep(SweepName.REQUEUE)
-    assert times_sent(simulator) == 2
+    assert sent(simulator) == 2
+    assert (await look(simulator, work_id))["attempts"][-1]["planned_at"] == found_at
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
@@ -108,6 +98,39 @@ async def test_not_found_with_no_retry_left_fails(simulator: Simulator, policy: 
     work_id = await unknown(simulator, policy, work={"max_retries": 0})
     await probe(simulator, answered(200, {"state": "not_found"}))
     assert (await look(simulator, work_id))["error"]["code"] == "RETRIES_EXHAUSTED"
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize(
+    ("first", "answer", "delivery"),
+    [
+        (timed_out(), {"state": "not_found"}, "not_delivered"),
+        (answered(500), {"state": "not_found"}, "delivered"),
+        (timed_out(), {"state": "unknown"}, "unknown"),
+        (timed_out(), {"state": "done", "result": {"success": False, "error": "busy", "retriable": True}}, "delivered"),
+    ],
+)
+async def test_what_an_answer_says_of_the_delivery(
+    simulator: Simulator, retries: int, first: Reply, answer: dict[str, Any], delivery: str
+) -> None:
+    """What is not known was not delivered, unless the endpoint itself has answered."""
+    work_id = await sent_with(simulator, "reconcile", work={"max_retries": retries})
+    await simulator.network.answer(simulator.network.waiting(ENDPOINT)[0], first)
+    await probe(simulator, answered(200, answer))
+    [attempt] = (await look(simulator, work_id))["attempts"]
+    assert attempt["delivery"] == delivery
+
+
+async def test_an_item_past_its_deadline_without_an_acknowledgement_may_not_have_been_delivered(
+    simulator: Simulator,
+) -> None:
+    work = {"max_retries": 0, "ack_timeout_ms": 300_000}
+    work_id = await sent_with(simulator, "idempotent", work=work)
+    simulator.clock.advance(60_000)
+    await simulator.sweep(SweepName.DEADLINES)
+    await probe(simulator, answered(200, {"state": "unknown"}))
+    item = await look(simulator, work_id)
+    assert (item["error"]["code"], item["attempts"][0]["delivery"]) == ("RETRIES_EXHAUSTED", "unknown")
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
@@ -154,7 +177,7 @@ async def test_any_other_answer_lets_an_idempotent_item_be_repeated(simulator: S
     await probe(simulator, reply)
     simulator.clock.advance(60_000)
     await simulator.sweep(SweepName.REQUEUE)
-    assert times_sent(simulator) == 2
+    assert sent(simulator) == 2
     assert await simulator.next_due(SweepName.PROBES) is None
 
 

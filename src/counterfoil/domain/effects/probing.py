@@ -151,11 +151,9 @@ def _repeat(view: FlowView, work: Work, step: StepVersion, retry: RetryRules, no
     message = "status_url does not know the attempt: it was not applied"
     if work.status is WorkStatus.NOT_COMPLETED:
         view.record(repeat(work, step, retry, now, {"code": "NOT_APPLIED", "message": message}, via="probe"))
-    else:
+    else:  # it was said to be running
         view.record(
-            give_back(
-                work, step, retry, now, code="NOT_APPLIED", message=message, delivery="not_delivered", via="probe"
-            )
+            give_back(work, step, retry, now, code="NOT_APPLIED", message=message, delivery="answered", via="probe")
         )
     _stop_asking(view, work)
 

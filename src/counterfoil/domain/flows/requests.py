@@ -47,7 +47,8 @@ LabelText = Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")
 LabelKey = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f:]+$")]
 
 
-InitKey = Annotated[StrictStr, Field(min_length=1, max_length=255, pattern=r"^[\x20-\x7e]*$")]
+InitKey = Annotated[StrictStr, Field(min_length=1, max_length=255, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
+"""What an HTTP header carries unchanged: no space at its ends."""
 
 
 class StartFlow(BaseModel):

@@ -90,12 +90,11 @@ def prior_delivery(work: Work) -> str:
     """What is known of the delivery of the last attempt of an item; empty: there was none."""
     if work.attempt == 0:
         return ""
-    code = (work.error or {}).get("code")
-    if code in ("NOT_DELIVERED", "NOT_SENT", "NOT_APPLIED"):
+    error = work.error or {}
+    if error.get("code") in ("NOT_DELIVERED", "NOT_SENT", "NOT_APPLIED"):
         return "not_delivered"
-    if code in UNKNOWN_CODES and work.acknowledged_at is None:
-        return "unknown"
-    return "delivered"
+    answered = work.acknowledged_at is not None or error.get("details", {}).get("cause") == Cause.SERVER_ERROR
+    return "unknown" if error.get("code") in UNKNOWN_CODES and not answered else "delivered"
 
 
 def is_taken(work: Work, step: StepVersion) -> bool:
@@ -270,7 +269,8 @@ def repeat(
 ) -> Event:
     """An item that is not completed can be repeated after all: the next attempt is planned, or it fails without one."""
     if not retries_left(step.work, work.attempt - retry.granted):
-        return _failed(work, now, _exhausted(work, error), result, via)
+        delivery = None if result is None else "answered"
+        return _failed(work, now, _exhausted(work, error), result, via, delivery)
     delay = backoff_ms(step.work, max(work.attempt, 1), retry.draw, retry_after_ms, retry.retry_after_limit_ms)
     data = {"next_attempt_at": now + delay, "error": error, "via": via}
     return work_event(work, EventType.WORK_POSTPONED, now, data)
@@ -420,9 +420,12 @@ def _failed(
     error: dict[str, Any],
     result: StepResult | None,
     via: str,
-    delivery: str = "answered",
+    delivery: str | None = "answered",
 ) -> Event:
-    data: dict[str, Any] = {"error": error, "via": via, "delivery": delivery}
+    """``delivery`` None: nothing new is known of it."""
+    data: dict[str, Any] = {"error": error, "via": via}
+    if delivery is not None:
+        data["delivery"] = delivery
     if result is not None:
         data["result"] = result.reported()
     return work_event(work, EventType.WORK_FAILED, now, data)

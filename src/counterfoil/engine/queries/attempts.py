@@ -6,6 +6,7 @@ from typing import Any
 
 from counterfoil.domain.jsontext import parse_json
 from counterfoil.domain.time import optional_rfc3339, rfc3339
+from counterfoil.domain.work.decisions import REPORTED_VIA
 from counterfoil.store.protocol import Row
 from counterfoil.wire.work import AttemptDocument
 
@@ -72,7 +73,16 @@ class Attempts:
             attempt["delivery"] = "delivered"
             attempt["outcome"] = "waiting"
             attempt["finished_at"] = attempt["ended_at"] = attempt["error"] = attempt["cause"] = None
+        elif event_type == "work_probed":
+            if facts["state"] == "done":
+                attempt["delivery"] = "delivered"
+            elif facts["state"] == "not_found" and attempt["delivery"] == "unknown":
+                attempt["delivery"] = "not_delivered"
         elif event_type == "work_postponed":
+            if facts.get("via") in REPORTED_VIA:
+                attempt["delivery"] = "delivered"
+            if attempt["next_attempt_at"] is None:  # until now it was undecided whether another one follows
+                self._planned_at = at
             attempt["error"] = facts["error"]
             attempt["next_attempt_at"] = optional_rfc3339(facts["next_attempt_at"])
         elif event_type in _ENDS:
@@ -82,7 +92,7 @@ class Attempts:
         delivery = facts.get("delivery")
         attempt["finished_at"] = attempt["ended_at"] = rfc3339(at)
         attempt["outcome"] = event_type.removeprefix("work_")
-        if event_type == "work_succeeded" or facts.get("via") in ("webhook", "operator", "probe", "reconciliation"):
+        if event_type == "work_succeeded" or facts.get("via") in REPORTED_VIA:
             attempt["delivery"] = "delivered"  # a result proves it
         elif delivery is not None:
             attempt["delivery"] = _DELIVERIES.get(delivery, delivery)
