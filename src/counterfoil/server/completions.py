@@ -91,7 +91,7 @@ class ReceivedCallback:
             body=self.body,
             announced=request.content_length,
             source=request.remote,
-            traceparent=request.headers.get("traceparent"),
+            headers=request.headers,
         )
 
 

@@ -160,9 +160,10 @@ class CallbackReplayed(TypedDict):
 
     flow_id: str
     step_id: str
-    verdict: NotRequired[Annotated[str, OneOf(Literal["accepted", "duplicate", "stale"])]]
+    verdict: NotRequired[Annotated[str, OneOf(Literal["accepted", "duplicate", "stale", "ignored"])]]
     status: NotRequired[WorkState]
     recorded_at: NotRequired[Time | None]
     delivered: NotRequired[bool]
     duplicate: NotRequired[bool]
     buffered: NotRequired[bool]
+    ignored: NotRequired[bool]

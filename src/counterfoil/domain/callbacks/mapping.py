@@ -185,6 +185,22 @@ class CallbackMap(Definition):
                 return f"outputs.{name}: must be of type {declared}, and evaluates to {kind}"
         return None
 
+    def headers_read(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Those of the headers that the expressions read, by their lower-case names."""
+        conditions = (self.ignore, self.success, self.retriable)
+        given = [(text, BOOLEAN) for text in conditions] + [(self.error, OPTIONAL_TEXT)]
+        if isinstance(self.outputs, str):
+            given.append((self.outputs, OBJECT))
+        else:
+            given += [(text, JSON) for text in (self.outputs or {}).values()]
+        read: set[_Read] = set()
+        for text, result in given:
+            if text is not None:
+                read |= compile_map_expression(text, result).reads
+        names = {name for variable, name in read if variable == HEADERS}
+        readable = readable_headers(headers) if names else {}
+        return {name: value for name, value in readable.items() if None in names or name in names}
+
     def read(self, payload: Any, headers: Mapping[str, str]) -> Ignored | StepResult:
         """The result that a payload reports; raises InvalidPayload, with the place, if it cannot be read.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from counterfoil.domain.callbacks.accept import Accept
+from counterfoil.domain.callbacks.inbox import ANSWERED
 from counterfoil.domain.callbacks.mapping import Ignored
 from counterfoil.domain.effects.reconciling import counting_granted
 from counterfoil.domain.errors import InvalidResult, UnknownReceipt, UnknownWork, WorkNotActive
@@ -90,15 +91,16 @@ class Complete:
         if not result.success:
             retry = counting_granted(unit, work, step, retry)
         verdict, events = report(work, result, step, retry, now, unit.findings)
+        status = 200 if accept is None else accept.answer.status_of(verdict.value)
         for event in events:
+            if status != 200:
+                event.data[ANSWERED] = status
             unit.record(event)
         if events:
             settle(unit, work.flow_id, now)
         after = unit.work(self._work_id)
         recorded_at = now if events else after.recorded_at
-        if accept is None:
-            return Completion(verdict, after.status, recorded_at, work.sent_at)
-        return Completion(verdict, after.status, recorded_at, work.sent_at, accept.answer.status_of(verdict.value))
+        return Completion(verdict, after.status, recorded_at, work.sent_at, status)
 
 
 def _read_by(
