@@ -105,6 +105,9 @@ class ReportTaken(TypedDict):
     flow_id: str
     step_id: str
     recorded_at: Time | None
+    challenge: NotRequired[
+        Annotated[str, described("what a vendor wants back that verifies the URL: see `accept.signature.challenge`")]
+    ]
 
 
 class HeartbeatTaken(TypedDict):

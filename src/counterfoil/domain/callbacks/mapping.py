@@ -62,6 +62,9 @@ _Read = tuple[str, str | None]
 class Ignored:
     """The callback says nothing about the outcome: it is answered, and changes nothing."""
 
+    challenge: str | None = None
+    """What the sender wants back, as it verifies the URL; None: nothing."""
+
 
 class MapExpression:
     """A compiled expression of a map; immutable."""
@@ -136,6 +139,7 @@ def _of(result: ResultType) -> Callable[[str], str]:
 
 _Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 Condition = Annotated[_Text, AfterValidator(_of(BOOLEAN))]
+TextOrNull = Annotated[_Text, AfterValidator(_of(OPTIONAL_TEXT))]
 _MEMBERS = TypeAdapter(
     dict[Annotated[str, Field(min_length=1, max_length=128)], Annotated[_Text, AfterValidator(_of(JSON))]]
 )
@@ -162,7 +166,7 @@ class CallbackMap(Definition):
     """Left out: every callback reports a success."""
     outputs: Annotated[dict[str, str] | str, PlainValidator(_outputs), WithJsonSchema(_OUTPUTS_SCHEMA)] | None = None
     """The outputs of a success. Left out: it has none."""
-    error: Annotated[_Text, AfterValidator(_of(OPTIONAL_TEXT))] | None = None
+    error: TextOrNull | None = None
     """The message of a failure."""
     retriable: Condition | None = None
     """Whether a failed attempt is to be repeated. Left out: a failure is final."""
@@ -237,6 +241,15 @@ class CallbackMap(Definition):
         if is_too_deep(outputs):
             raise _refused("outputs", TOO_DEEP)
         return outputs
+
+
+def read_challenge(text: str, payload: Any, headers: Mapping[str, str]) -> str | None:
+    """What the sender of a payload wants back; None: the expression has no text as its value, or none at all."""
+    try:
+        value = compile_map_expression(text, OPTIONAL_TEXT).evaluate(CallbackValues(payload, readable_headers(headers)))
+    except ExpressionFailed:
+        return None
+    return without_receipts(value) if isinstance(value, str) else None
 
 
 def _evaluated(field: str, text: str | None, result: ResultType, values: CallbackValues) -> Any:

@@ -68,6 +68,8 @@ class Delivered:
     buffered: bool = False
     ignored: bool = False
     """Whether the payload says nothing about what the step waits for: nothing was recorded."""
+    challenge: str | None = None
+    """What a vendor wants back that verifies the URL."""
     http_status: int = 200
     """The answer's status: another one only where the step asks for it, for a vendor."""
     received_at: int | None = field(default=None, compare=False)
@@ -125,7 +127,7 @@ def _deliver_to_owner(view: FlowView, token: Token, owned: HookToken, incoming: 
         return _answered(definition, Delivered(hook.flow_id, hook.step_id, duplicate=True))
     reading = incoming.read(definition)
     if isinstance(reading, Ignored):
-        return _answered(definition, Delivered(hook.flow_id, hook.step_id, ignored=True))
+        return _ignored(definition, hook, reading)
     if isinstance(reading, StepResult) and not reading.success:
         message = reading.error or "the payload reports a failure without an error message"
         failure = fail(view.work(owned.work_id), now, "STEP_FAILED", message, "hook")
@@ -154,7 +156,7 @@ def _buffer(view: FlowView, token: Token, incoming: Incoming, expected: Iterable
             continue
         reading = incoming.read(definition)
         if isinstance(reading, Ignored):
-            return _answered(definition, Delivered(hook.flow_id, hook.step_id, ignored=True))
+            return _ignored(definition, hook, reading)
         if isinstance(reading, StepResult) and not reading.success:
             raise Unavailable("the step has not started, and a failure cannot be kept for it; send it again later")
         _receive(view, token, hook, None, incoming, _payload_of(reading), now)
@@ -176,6 +178,12 @@ def _answered(definition: StepDefinition, delivered: Delivered) -> Delivered:
         return delivered
     verdict = "ignored" if delivered.ignored else "duplicate" if delivered.duplicate else "accepted"
     return replace(delivered, http_status=definition.accept.answer.status_of(verdict))
+
+
+def _ignored(definition: StepDefinition, hook: Hook, reading: Ignored) -> Delivered:
+    """The answer to a payload that says nothing. One with a challenge is an ordinary 200, for its body."""
+    delivered = Delivered(hook.flow_id, hook.step_id, ignored=True, challenge=reading.challenge)
+    return _answered(definition, delivered) if reading.challenge is None else delivered
 
 
 def _origin(definition: StepDefinition, incoming: Incoming) -> Mapping[str, Any]:
