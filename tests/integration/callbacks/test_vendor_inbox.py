@@ -120,8 +120,8 @@ async def test_the_status_is_the_one_that_the_vendor_got(
     flow_id = await order(api)
     await waiting(api, flow_id)
     assert (await post(api, "text:1", {"text": "a"})).status == 202
-    [found] = await callbacks(api, flow=flow_id)
-    assert (found["verdict"], found["status"]) == ("accepted", 202)
+    [taken] = await callbacks(api, flow=flow_id)
+    assert (taken["verdict"], taken["status"]) == ("accepted", 202)
 
 
 # --------------------------------------------------------------------------------------------------------- replay
@@ -145,8 +145,8 @@ async def test_a_vendors_body_is_replayed_by_the_map_with_the_headers_that_it_re
     answer = (await replay(api, deployed)).ok()
     assert (answer["verdict"], answer["status"]) == ("accepted", "succeeded")
     assert (await api.final(calls.flow_id))["outputs"] == {"text": "d-1"}
-    event = await api.until_event(calls.flow_id, "work_succeeded")
-    assert (event["data"]["via"], event["data"]["replay_of"]) == ("operator", deployed["callback_id"])
+    recorded = await api.until_event(calls.flow_id, "work_succeeded")
+    assert (recorded["data"]["via"], recorded["data"]["replay_of"]) == ("operator", deployed["callback_id"])
     assert (await replay(api, deployed)).ok()["verdict"] == "duplicate"
     rows = repr(by_hand(place_of(node), "SELECT * FROM callbacks"))
     assert "deployment" in rows
