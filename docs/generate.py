@@ -19,6 +19,7 @@ from typing import Any, cast
 import click
 
 from counterfoil.cli.main import cli
+from counterfoil.domain.callbacks.accept import SignatureRule
 from counterfoil.domain.callbacks.presets import PRESETS
 from counterfoil.domain.errors import BadRequest, CounterfoilError, Forbidden, Unauthenticated, Unavailable, error_types
 from counterfoil.domain.states import (
@@ -218,7 +219,7 @@ def settings() -> str:
 
 def presets() -> str:
     """Each preset as the fields that it stands for."""
-    fields = ("scheme", "header", "format", "timestamp_header", "signed", "algorithm", "encoding", "tolerance_seconds")
+    fields = [field for field in SignatureRule.model_fields if any(field in preset for preset in PRESETS.values())]
     rows = ((f"`{field}`", *(_code(preset.get(field)) for preset in PRESETS.values())) for field in fields)
     return table(("field", *(f"`{name}`" for name in PRESETS)), rows)
 

@@ -13,7 +13,7 @@ import pytest
 from counterfoil.testing import Answer, Received, StepEndpoint
 from tests.acceptance.terminal import Terminals, follow
 from tests.clients import require_client
-from tests.integration.hooking import order, post, put_hook, start_expecting
+from tests.integration.hooking import order, post, put_hook, start_expecting, waiting
 from tests.pages import DOCS, ROOT, blocks_of, needs
 from tests.running import Connect, Node, StartNode
 from tests.wire import Api
@@ -281,20 +281,44 @@ async def eventful_hooks(api: Api, node: Node, endpoint: StepEndpoint) -> list[s
         await put_hook(api, step_id, hook={"token": token}, attributes=late)
     expecting = await start_expecting(node, "later", "linked", init={"order_id": "1"})
     (await post(api, "later:1", {"later": 1})).ok()
-    return [owner, queued, blocking, ending, expecting]
+    await put_hook(api, "taking", hook={"collect": 3}, accept={"answer": {"accepted": 202}})
+    taking = await order(api, "t", "taking")
+    item = await waiting(api, taking)
+    (await post(api, "order:t", 1)).ok(202)
+    await replay(api, taking)
+    (await api.post(f"/api/v1/work/{item['work_id']}/payload", {})).ok()
+    return [owner, queued, blocking, ending, expecting, taking]
 
 
-async def eventful_operators(api: Api, endpoint: StepEndpoint) -> list[str]:
-    """Unsigned reports that were refused, and that an operator replays: a success and a failure."""
-    await api.put_step("signed", endpoint.url("/signed"), require_signature=True, work={"max_retries": 0})
+async def eventful_reports(api: Api, endpoint: StepEndpoint) -> list[str]:
+    """Reports with each outcome: for a vendor that wants another status than 200, and replayed by an operator."""
+    work = {"max_retries": 1, "init_backoff_ms": 60_000, "max_backoff_ms": 60_000}
+    again = {"success": False, "retriable": True}
+    outcomes = ({"success": True}, {"success": False, "error": "no"}, again)
     flows = []
-    for number, result in enumerate(({"success": True}, {"success": False, "error": "no"}), 1):
-        flows.append(await api.start("signed"))
-        received = await endpoint.received("/signed", number)
-        (await api.complete(received, result)).refused(401, "INVALID_SIGNATURE")
-        (callback,) = (await api.get("/api/v1/callbacks", flow=flows[-1])).ok()["callbacks"]
-        (await api.post(f"/api/v1/callbacks/{callback['callback_id']}/replay")).ok()
+    for step_id, more in (
+        ("answering", {"accept": {"answer": {"accepted": 202}}}),
+        ("signed", {"require_signature": True}),
+    ):
+        for path, status, reports in (
+            (step_id, 200, outcomes),
+            (f"busy-{step_id}", 503, ({**again, "retry_after": 90},)),
+        ):
+            endpoint.answer(f"/{path}", Answer(status=status))
+            await api.put_step(path, endpoint.url(f"/{path}"), work=work, **more)
+            for number, report in enumerate(reports, 1):
+                flows.append(await api.start(path))
+                received = await endpoint.received(f"/{path}", number)
+                await api.until_work(flows[-1], "active" if status == 200 else "not_completed")
+                if (await api.complete(received, report)).status == 401:
+                    await replay(api, flows[-1])
     return flows
+
+
+async def replay(api: Api, flow_id: str) -> None:
+    """Replay the one callback of a flow."""
+    (callback,) = (await api.get("/api/v1/callbacks", flow=flow_id)).ok()["callbacks"]
+    (await api.post(f"/api/v1/callbacks/{callback['callback_id']}/replay")).ok()
 
 
 async def test_the_journal_is_as_its_reference_says(
@@ -305,7 +329,7 @@ async def test_the_journal_is_as_its_reference_says(
     api = connect(node)
     flows = [*await eventful_attempts(api, endpoint), *await eventful_plans(api, endpoint), *await eventful_gates(api)]
     flows += [*await eventful_effects(api, endpoint), *await eventful_hooks(api, node, endpoint)]
-    flows += await eventful_operators(api, endpoint)
+    flows += await eventful_reports(api, endpoint)
     documented = documented_data()
     events = [event for flow_id in flows for event in await api.events(flow_id)]
     assert {event["type"] for event in events} == set(documented)

@@ -38,6 +38,7 @@ FULL = Callback(
     source="::1",
     trace_id="4b" * 16,
     body='{"é": "\U0001f600"}',
+    headers={"x-event": "é"},
 )
 BARE = Callback("c2", NOW + 1, CallbackKind.COMPLETION, "UNKNOWN_RECEIPT", 404)
 EVERYTHING: dict[str, Any] = dict.fromkeys(

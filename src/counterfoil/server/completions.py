@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -91,7 +92,7 @@ class ReceivedCallback:
             body=self.body,
             announced=request.content_length,
             source=request.remote,
-            traceparent=request.headers.get("traceparent"),
+            headers=request.headers,
         )
 
 
@@ -139,8 +140,10 @@ class CallbackNotes:
 
 
 def completion_text(completion: Completion, flow_id: str, step_id: str) -> str:
-    """The body of the 200. Nothing in it needs escaping: ids and words are of patterns without quotes."""
+    """The body of the 200, in ASCII. Only a challenge needs escaping: ids and words are of patterns without quotes."""
     recorded_at = completion.recorded_text
+    if completion.challenge is not None:
+        recorded_at += f',"challenge":{json.dumps(completion.challenge)}'
     return (
         f'{{"verdict":"{completion.verdict._value_}","status":"{completion.status._value_}","flow_id":"{flow_id}",'
         f'"step_id":"{step_id}","recorded_at":{recorded_at}}}'

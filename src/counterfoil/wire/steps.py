@@ -133,6 +133,9 @@ class SignatureRuleDocument(TypedDict):
     algorithm: str | None
     encoding: str | None
     tolerance_seconds: int | None
+    challenge: Annotated[
+        str | None, described("what a sender that verifies the URL wants back, as a CEL expression; null: nothing")
+    ]
 
 
 class CallbackMapDocument(TypedDict):

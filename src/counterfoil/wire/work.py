@@ -105,6 +105,9 @@ class ReportTaken(TypedDict):
     flow_id: str
     step_id: str
     recorded_at: Time | None
+    challenge: NotRequired[
+        Annotated[str, described("what a vendor wants back that verifies the URL: see `accept.signature.challenge`")]
+    ]
 
 
 class HeartbeatTaken(TypedDict):
@@ -160,9 +163,10 @@ class CallbackReplayed(TypedDict):
 
     flow_id: str
     step_id: str
-    verdict: NotRequired[Annotated[str, OneOf(Literal["accepted", "duplicate", "stale"])]]
+    verdict: NotRequired[Annotated[str, OneOf(Literal["accepted", "duplicate", "stale", "ignored"])]]
     status: NotRequired[WorkState]
     recorded_at: NotRequired[Time | None]
     delivered: NotRequired[bool]
     duplicate: NotRequired[bool]
     buffered: NotRequired[bool]
+    ignored: NotRequired[bool]

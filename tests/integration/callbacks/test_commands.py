@@ -74,6 +74,17 @@ async def test_callbacks_are_listed_shown_and_replayed(client: Client, endpoint:
     )
 
 
+async def test_a_replay_says_what_became_of_the_payload(client: Client) -> None:
+    ignoring = {"map": {"ignore": "payload.type == 'ping'", "outputs": {"confirmed": "payload.ok"}}}
+    hook = {"kind": "hook", "hook": {"token": "order:{order_id}"}, "attributes": {**ORDER, **CONFIRMED}}
+    await client.put_step("order", {**hook, "accept": ignoring})
+    flow_id = (await client.start_flow(["order"], {"order_id": "1"}))["flow_id"]
+    told = await command("hooks", "send", "order:1", '{"type": "ping"}')
+    assert told == f"ignored: step order of flow {flow_id}\n"
+    [ping] = (await client.callbacks(flow=flow_id))["callbacks"]
+    assert await command("callbacks", "replay", ping["callback_id"]) == f"ignored, step order of flow {flow_id}\n"
+
+
 async def test_pages_are_followed(client: Client, endpoint: StepEndpoint) -> None:
     _, received = await dispatched(client, endpoint)
     session = client._live_session()

@@ -56,7 +56,7 @@ def test_the_example_of_the_contract() -> None:
     definition = step(accept, attributes=TEXT)
     assert definition.accept is not None
     shown = definition.model_dump(mode="json")["accept"]
-    assert shown == {**accept, "signature": {**accept["signature"], "preset": None}}
+    assert shown == {**accept, "signature": {**accept["signature"], "preset": None, "challenge": None}}
     assert step(shown).accept == definition.accept, "what is shown can be put back"
 
 
@@ -108,6 +108,9 @@ def test_a_secret_is_a_reference(secret: str) -> None:
         (hmac_rule(tolerance_seconds=0), "accept.signature.tolerance_seconds"),
         (hmac_rule(tolerance_seconds="300"), "accept.signature.tolerance_seconds"),
         (hmac_rule(salt="x"), "accept.signature.salt"),
+        (hmac_rule(challenge="payload."), "accept.signature.challenge"),
+        (hmac_rule(challenge="payload.a == 1"), "accept.signature.challenge"),
+        (hmac_rule(challenge="body"), "accept.signature.challenge"),
         ({"map": {"success": "payload.a +"}}, "accept.map.success"),
         ({"map": {"success": "'yes'"}}, "accept.map.success"),
         ({"map": {"success": ""}}, "accept.map.success"),

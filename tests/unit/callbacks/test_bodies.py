@@ -60,10 +60,15 @@ def test_a_digest_says_how_it_was_made() -> None:
         ("work_failed", "engine", None),
         ("work_heartbeat", None, "heartbeat"),
         ("hook_received", None, "hook"),
+        ("hook_received", "operator", None),
+        ("hook_received", "signal", None),
+        ("work_failed", "hook", "hook"),
+        ("work_succeeded", "hook", None),
         ("work_dispatched", None, None),
         ("work_resumed", "heartbeat", None),
     ],
 )
 def test_which_events_a_callback_led_to(kind: str, via: str | None, found: str | None) -> None:
-    event = accepted_in(64, kind, 1, "flow", "step", "work", 2, {} if via is None else {"via": via})
+    data = {"error": {"code": "STEP_FAILED"}} | ({} if via is None else {"via": via})
+    event = accepted_in(64, kind, 1, "flow", "step", "work", 2, data)
     assert (None if event is None else event.kind) == found

@@ -89,6 +89,28 @@ def test_headers_have_lower_case_names() -> None:
     assert readable_headers(headers) == {"x-github-event": "push", "x-two": "a, b"}
 
 
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"ignore": "headers['x-a'] == 'b' || payload.x == 'x-b'"}, {"x-a"}),
+        (
+            {"success": "has(headers.date)", "error": "headers['x-b']", "retriable": "headers.host == ''"},
+            {"date", "x-b"},
+        ),
+        ({"outputs": {"a": "headers['x-a']", "b": "headers['cookie']"}}, {"x-a"}),
+        ({"outputs": "headers"}, {"x-a", "x-b", "date"}),
+        ({"ignore": "'x-a' in headers"}, {"x-a", "x-b", "date"}),
+        ({"outputs": {"a": "payload.a"}}, set()),
+        ({}, set()),
+    ],
+)
+def test_the_headers_that_a_map_reads(given: Any, names: set[str]) -> None:
+    headers = {"X-A": "1", "X-B": "2", "Date": "3", "Cookie": "secret", "Authorization": "secret"}
+    read = Accept.model_validate({"map": given}).map
+    assert read is not None
+    assert set(read.headers_read(headers)) == names
+
+
 def test_no_expression_reads_a_credential() -> None:
     headers = {"Authorization": "Bearer s", "Cookie": "s", "Counterfoil-Receipt": TOKEN, "Proxy-Authorization": "s"}
     assert outputs("{'all': headers}", {}, headers) == {"all": {}}

@@ -166,7 +166,8 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
         (
             *(3, "c1", LARGEST, "completion", "ALREADY_SUCCEEDED", 400, "z", "räuber", "w1", 2),
             *(LARGEST, "sha256:0f", "::1", "4bf92f3577b34da6a3ce929d0e0e4736", '{"success":true,"outputs":{"n":"ë"}}'),
+            '{"x-event":"ë"}',
         ),
-        (7, "c2", 1, "heartbeat", "UNKNOWN_RECEIPT", 404, None, None, None, None, None, None, None, None, None),
+        (7, "c2", 1, "heartbeat", "UNKNOWN_RECEIPT", 404, *(None,) * 10),
     ],
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, StrictInt, model_validator
 
-from counterfoil.domain.callbacks.mapping import CallbackMap
+from counterfoil.domain.callbacks.mapping import CallbackMap, TextOrNull, read_challenge
 from counterfoil.domain.callbacks.presets import PRESETS, SCHEMES, TOLERANCE_SECONDS, PresetName, SchemeName
 from counterfoil.domain.callbacks.secrets import secret_name
 from counterfoil.domain.callbacks.signatures import Algorithm, Encoding, SignatureCheck
@@ -15,7 +16,7 @@ from counterfoil.domain.callbacks.templates import HEADER_NAME, TIMESTAMP, parse
 from counterfoil.domain.steps.attributes import Definition
 
 DAY_SECONDS = 86_400
-PRESET_FIELDS = ("scheme", "header", "format", "timestamp_header", "signed", "algorithm", "encoding")
+PRESET_FIELDS = ("scheme", "header", "format", "timestamp_header", "signed", "algorithm", "encoding", "challenge")
 """What a preset sets, and a definition with a preset must leave out."""
 
 
@@ -57,6 +58,8 @@ class SignatureRule(Definition):
     algorithm: Algorithm | None = None
     encoding: Encoding | None = None
     tolerance_seconds: Annotated[StrictInt, Field(ge=1, le=DAY_SECONDS)] | None = None
+    challenge: TextOrNull | None = None
+    """What a sender that verifies the URL wants back, as an expression over ``payload`` and ``headers``."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
@@ -99,6 +102,11 @@ class SignatureRule(Definition):
             encoding=self._field("encoding"),
             tolerance_ms=(self.tolerance_seconds or TOLERANCE_SECONDS) * 1000,
         )
+
+    def challenge_in(self, payload: Any, headers: Mapping[str, str]) -> str | None:
+        """What the sender of a payload, whose signature was right, wants back; None: nothing."""
+        text = self._field("challenge")
+        return None if text is None else read_challenge(text, payload, headers)
 
     def _field(self, name: str) -> Any:
         """A field of the rule itself, else of its preset, else of its scheme."""

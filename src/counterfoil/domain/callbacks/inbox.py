@@ -65,6 +65,8 @@ class Callback:
     source: str | None = None
     trace_id: str | None = None
     body: str | None = None
+    headers: dict[str, str] | None = None
+    """Those that the map of its step reads, kept with the body: a replay reads them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class AcceptedCallback:
     number: int
     at: int
     kind: CallbackKind
+    status: int
     flow_id: str
     step_id: str | None
     work_id: str | None
@@ -81,7 +84,8 @@ class AcceptedCallback:
 
 
 _REPORTED = frozenset({"work_succeeded", "work_failed", "work_not_completed", "work_postponed"})
-_OTHERS = {"work_heartbeat": CallbackKind.HEARTBEAT, "hook_received": CallbackKind.HOOK}
+ANSWERED = "answered"
+"""The status that a vendor was answered with, in the data of the event; without it, 200."""
 
 
 def accepted_in(
@@ -95,10 +99,20 @@ def accepted_in(
     data: Mapping[str, Any],
 ) -> AcceptedCallback | None:
     """The accepted callback that led to an event; None: something else did."""
-    kind = _OTHERS.get(event_type)
-    if event_type in _REPORTED and data.get("via") == "webhook":
-        kind = CallbackKind.COMPLETION
-    return None if kind is None else AcceptedCallback(number, at, kind, flow_id, step_id, work_id, attempt)
+    kind = _kind_of(event_type, data)
+    if kind is None:
+        return None
+    return AcceptedCallback(number, at, kind, data.get(ANSWERED, 200), flow_id, step_id, work_id, attempt)
+
+
+def _kind_of(event_type: str, data: Mapping[str, Any]) -> CallbackKind | None:
+    via = data.get("via")
+    if event_type == "work_heartbeat":
+        return CallbackKind.HEARTBEAT
+    if event_type in _REPORTED and via == "webhook":
+        return CallbackKind.COMPLETION
+    reported_to_hook = event_type == "work_failed" and via == "hook" and data["error"]["code"] == "STEP_FAILED"
+    return CallbackKind.HOOK if reported_to_hook or (event_type == "hook_received" and via is None) else None
 
 
 # -- bodies -------------------------------------------------------------------------------------------------------

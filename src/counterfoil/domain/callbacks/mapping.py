@@ -62,6 +62,9 @@ _Read = tuple[str, str | None]
 class Ignored:
     """The callback says nothing about the outcome: it is answered, and changes nothing."""
 
+    challenge: str | None = None
+    """What the sender wants back, as it verifies the URL; None: nothing."""
+
 
 class MapExpression:
     """A compiled expression of a map; immutable."""
@@ -136,6 +139,7 @@ def _of(result: ResultType) -> Callable[[str], str]:
 
 _Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 Condition = Annotated[_Text, AfterValidator(_of(BOOLEAN))]
+TextOrNull = Annotated[_Text, AfterValidator(_of(OPTIONAL_TEXT))]
 _MEMBERS = TypeAdapter(
     dict[Annotated[str, Field(min_length=1, max_length=128)], Annotated[_Text, AfterValidator(_of(JSON))]]
 )
@@ -162,7 +166,7 @@ class CallbackMap(Definition):
     """Left out: every callback reports a success."""
     outputs: Annotated[dict[str, str] | str, PlainValidator(_outputs), WithJsonSchema(_OUTPUTS_SCHEMA)] | None = None
     """The outputs of a success. Left out: it has none."""
-    error: Annotated[_Text, AfterValidator(_of(OPTIONAL_TEXT))] | None = None
+    error: TextOrNull | None = None
     """The message of a failure."""
     retriable: Condition | None = None
     """Whether a failed attempt is to be repeated. Left out: a failure is final."""
@@ -184,6 +188,22 @@ class CallbackMap(Definition):
             if kind is not None and declared not in ("any", kind):
                 return f"outputs.{name}: must be of type {declared}, and evaluates to {kind}"
         return None
+
+    def headers_read(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Those of the headers that the expressions read, by their lower-case names."""
+        conditions = (self.ignore, self.success, self.retriable)
+        given = [(text, BOOLEAN) for text in conditions] + [(self.error, OPTIONAL_TEXT)]
+        if isinstance(self.outputs, str):
+            given.append((self.outputs, OBJECT))
+        else:
+            given += [(text, JSON) for text in (self.outputs or {}).values()]
+        read: set[_Read] = set()
+        for text, result in given:
+            if text is not None:
+                read |= compile_map_expression(text, result).reads
+        names = {name for variable, name in read if variable == HEADERS}
+        readable = readable_headers(headers) if names else {}
+        return {name: value for name, value in readable.items() if None in names or name in names}
 
     def read(self, payload: Any, headers: Mapping[str, str]) -> Ignored | StepResult:
         """The result that a payload reports; raises InvalidPayload, with the place, if it cannot be read.
@@ -221,6 +241,15 @@ class CallbackMap(Definition):
         if is_too_deep(outputs):
             raise _refused("outputs", TOO_DEEP)
         return outputs
+
+
+def read_challenge(text: str, payload: Any, headers: Mapping[str, str]) -> str | None:
+    """What the sender of a payload wants back; None: the expression has no text as its value, or none at all."""
+    try:
+        value = compile_map_expression(text, OPTIONAL_TEXT).evaluate(CallbackValues(payload, readable_headers(headers)))
+    except ExpressionFailed:
+        return None
+    return without_receipts(value) if isinstance(value, str) else None
 
 
 def _evaluated(field: str, text: str | None, result: ResultType, values: CallbackValues) -> Any:

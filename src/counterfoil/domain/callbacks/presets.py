@@ -50,6 +50,7 @@ PRESETS: dict[PresetName, dict[str, Any]] = {
         "algorithm": "sha256",
         "encoding": "hex",
         "tolerance_seconds": TOLERANCE_SECONDS,
+        "challenge": "payload.type == 'url_verification' ? payload.challenge : null",
     },
     "standard-webhooks": {
         "scheme": "standard-webhooks",

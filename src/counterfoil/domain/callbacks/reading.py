@@ -40,10 +40,14 @@ def read_callback(
 
 def read_report(accept: Accept, headers: Mapping[str, str], body: bytes) -> Ignored | StepResult:
     """The same without the signature, which was verified before."""
+    payload = _parsed(body, InvalidResult if accept.map is None else InvalidPayload)
+    challenge = _challenge(accept, payload, headers)
+    if challenge is not None:
+        return challenge
     if accept.map is not None:
-        return accept.map.read(_parsed(body, InvalidPayload), headers)
+        return accept.map.read(payload, headers)
     try:
-        return StepResult.model_validate(_parsed(body, InvalidResult))
+        return StepResult.model_validate(payload)
     except ValidationError as error:
         raise InvalidResult(errors=place_errors(error)) from None
 
@@ -57,7 +61,16 @@ def verify_callback(accept: Accept, headers: Mapping[str, str], body: bytes, sec
 def read_payload(accept: Accept | None, headers: Mapping[str, str], body: bytes) -> Ignored | StepResult | Unmapped:
     """The same for a hook, whose payload needs no form of its own; the signature was verified before."""
     payload = _parsed(body, InvalidPayload)
+    challenge = None if accept is None else _challenge(accept, payload, headers)
+    if challenge is not None:
+        return challenge
     return Unmapped(payload) if accept is None or accept.map is None else accept.map.read(payload, headers)
+
+
+def _challenge(accept: Accept, payload: Any, headers: Mapping[str, str]) -> Ignored | None:
+    """A payload by which its sender only verifies the URL, or None. Nothing else of it is read."""
+    wanted = None if accept.signature is None else accept.signature.challenge_in(payload, headers)
+    return None if wanted is None else Ignored(wanted)
 
 
 def _parsed(body: bytes, invalid: type[Invalid]) -> Any:

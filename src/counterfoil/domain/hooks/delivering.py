@@ -6,10 +6,11 @@ waiting), or refused because no hook takes it. Nothing is written unless it is r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from counterfoil.domain.callbacks.inbox import ANSWERED
 from counterfoil.domain.callbacks.mapping import Ignored
 from counterfoil.domain.callbacks.reading import Unmapped
 from counterfoil.domain.canonical import digest
@@ -39,11 +40,13 @@ class Incoming:
     """A payload from outside. ``delivery_id``: the sender's name for it, which the same payload has again; None: none.
 
     ``sender``: is asked for the payload once the hook is known; None: ``payload`` is delivered as it is.
+    ``origin``: what the journal says of where it comes from; empty: from the URL of the hook.
     """
 
     payload: Any
     delivery_id: str | None = None
     sender: PayloadSender | KeptPayload | None = None
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     def admit(self, definition: StepDefinition, now: int) -> None:
         """Raise unless it may be delivered to a hook of this step."""
@@ -65,6 +68,8 @@ class Delivered:
     buffered: bool = False
     ignored: bool = False
     """Whether the payload says nothing about what the step waits for: nothing was recorded."""
+    challenge: str | None = None
+    """What a vendor wants back that verifies the URL."""
     http_status: int = 200
     """The answer's status: another one only where the step asks for it, for a vendor."""
     received_at: int | None = field(default=None, compare=False)
@@ -122,10 +127,12 @@ def _deliver_to_owner(view: FlowView, token: Token, owned: HookToken, incoming: 
         return _answered(definition, Delivered(hook.flow_id, hook.step_id, duplicate=True))
     reading = incoming.read(definition)
     if isinstance(reading, Ignored):
-        return _answered(definition, Delivered(hook.flow_id, hook.step_id, ignored=True))
+        return _ignored(definition, hook, reading)
     if isinstance(reading, StepResult) and not reading.success:
         message = reading.error or "the payload reports a failure without an error message"
-        view.record(fail(view.work(owned.work_id), now, "STEP_FAILED", message, "hook"))
+        failure = fail(view.work(owned.work_id), now, "STEP_FAILED", message, "hook")
+        failure.data.update(_origin(definition, incoming))
+        view.record(failure)
         _remember(view, token, hook, incoming)
     else:
         payloads = _receive(view, token, hook, owned.work_id, incoming, _payload_of(reading), now)
@@ -149,7 +156,7 @@ def _buffer(view: FlowView, token: Token, incoming: Incoming, expected: Iterable
             continue
         reading = incoming.read(definition)
         if isinstance(reading, Ignored):
-            return _answered(definition, Delivered(hook.flow_id, hook.step_id, ignored=True))
+            return _ignored(definition, hook, reading)
         if isinstance(reading, StepResult) and not reading.success:
             raise Unavailable("the step has not started, and a failure cannot be kept for it; send it again later")
         _receive(view, token, hook, None, incoming, _payload_of(reading), now)
@@ -171,6 +178,20 @@ def _answered(definition: StepDefinition, delivered: Delivered) -> Delivered:
         return delivered
     verdict = "ignored" if delivered.ignored else "duplicate" if delivered.duplicate else "accepted"
     return replace(delivered, http_status=definition.accept.answer.status_of(verdict))
+
+
+def _ignored(definition: StepDefinition, hook: Hook, reading: Ignored) -> Delivered:
+    """The answer to a payload that says nothing. One with a challenge is an ordinary 200, for its body."""
+    delivered = Delivered(hook.flow_id, hook.step_id, ignored=True, challenge=reading.challenge)
+    return _answered(definition, delivered) if reading.challenge is None else delivered
+
+
+def _origin(definition: StepDefinition, incoming: Incoming) -> Mapping[str, Any]:
+    """What the journal says of where a payload comes from, and of the answer, if that is not an ordinary 200."""
+    accept = definition.accept
+    if incoming.origin or accept is None or accept.answer.accepted == 200:
+        return incoming.origin
+    return {ANSWERED: accept.answer.accepted}
 
 
 def _may_start(view: FlowView, hook: Hook) -> bool:
@@ -199,7 +220,7 @@ def _receive(
         payloads = [*payloads_of(view, hook), payload]
     enough = last or (condition is not None and condition.holds(payload, payloads))
     data: dict[str, Any] = {"item": hook.item, "received": hook.received + 1, "collect": hook.collect}
-    data |= {"size": size, "enough": enough}
+    data |= {"size": size, "enough": enough, **_origin(definition, incoming)}
     run = run_of(hook.hook_id)
     if run:
         data["run"] = run

@@ -15,15 +15,16 @@ from counterfoil.domain.work.results import StepResult
 
 @dataclass(frozen=True)
 class KeptPayload:
-    """A payload that an operator replays: its signature was checked when it came, and its headers are not kept."""
+    """A payload that an operator replays, with the headers that are kept; its signature is not checked again."""
 
     body: bytes = field(repr=False)
+    headers: Mapping[str, str]
 
     def admit(self, definition: StepDefinition, now: int) -> None:
         """An operator may deliver to every hook."""
 
     def read(self, definition: StepDefinition) -> Ignored | StepResult | Unmapped:
-        return read_payload(definition.accept, {}, self.body)
+        return read_payload(definition.accept, self.headers, self.body)
 
 
 @dataclass(frozen=True)

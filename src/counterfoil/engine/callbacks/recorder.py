@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import orjson
 import structlog
 
 from counterfoil.domain.callbacks.inbox import ACCEPTED, Callback, CallbackKind, digest_of, kept_text, trace_of
+from counterfoil.domain.callbacks.mapping import readable_headers
 from counterfoil.domain.errors import CounterfoilError
+from counterfoil.domain.redaction import without_receipts
 from counterfoil.engine.callbacks.commands import RecordCallbacks
 from counterfoil.engine.callbacks.sampling import Rate, RatePerItem
 from counterfoil.engine.context import EngineContext
@@ -57,7 +60,7 @@ class Arrival:
     announced: int | None = None
     """How long the body is, as its headers say."""
     source: str | None = None
-    traceparent: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str | None:
@@ -121,8 +124,9 @@ class CallbackRecorder:
             size=arrival.announced if body is None else len(body),
             digest=None if body is None else digest_of(body),
             source=arrival.source,
-            trace_id=trace_of(arrival.traceparent),
+            trace_id=trace_of(arrival.headers.get("traceparent")),
             body=kept,
+            headers=None if kept is None else readable_headers(arrival.headers),
         )
 
     async def flush(self) -> None:
@@ -161,6 +165,7 @@ class CallbackRecorder:
         if not count:
             return
         written = await self._with_work([self._buffer[place] for place in range(count)])
+        written = await self._with_read_headers(written) if self.rules.keep_bodies != "none" else written
         await self._commit.submit(RecordCallbacks(written, self.rules.most_rows))
         for _ in range(count):
             self._buffered_bytes -= _bytes_of(self._buffer.popleft())
@@ -176,6 +181,22 @@ class CallbackRecorder:
         found = {work_id: (flow_id, step_id, attempt) for work_id, flow_id, step_id, attempt in rows}
         return [_with_item(each, found.get(each.work_id or "")) for each in callbacks]
 
+    async def _with_read_headers(self, callbacks: list[Callback]) -> list[Callback]:
+        """The same; of headers, only those are left that the map of the step reads, as a replay needs no other."""
+        steps = sorted({step for each in callbacks if each.headers is not None and (step := _step_of(each))})
+        if not steps:
+            return [replace(each, headers=None) for each in callbacks]
+        rows = await read(self._store, "versions_of_callbacks", steps=orjson.dumps(steps).decode())
+        versions = {(flow_id, step_id): version for flow_id, step_id, version in rows}
+        return [self._with_headers_of(each, versions.get(_step_of(each) or ("", ""))) for each in callbacks]
+
+    def _with_headers_of(self, callback: Callback, name: str | None) -> Callback:
+        version = None if name is None else self._context.known.version(name)
+        accept = None if version is None else version.definition.accept
+        if callback.headers is None or accept is None or accept.map is None:
+            return replace(callback, headers=None)
+        return replace(callback, headers=without_receipts(accept.map.headers_read(callback.headers)) or None)
+
 
 def _with_item(callback: Callback, item: tuple[str, str, int] | None) -> Callback:
     if item is None:
@@ -184,5 +205,9 @@ def _with_item(callback: Callback, item: tuple[str, str, int] | None) -> Callbac
     return replace(callback, flow_id=flow_id, step_id=step_id, attempt=attempt)
 
 
+def _step_of(callback: Callback) -> tuple[str, str] | None:
+    return None if callback.flow_id is None or callback.step_id is None else (callback.flow_id, callback.step_id)
+
+
 def _bytes_of(callback: Callback) -> int:
-    return 0 if callback.body is None else len(callback.body)
+    return len(callback.body or "") + sum(map(len, (callback.headers or {}).values()))

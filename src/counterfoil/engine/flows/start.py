@@ -45,7 +45,7 @@ class _Signal:
     @classmethod
     def of(cls, signal: HookSignal, receipts: Receipts) -> _Signal:
         token = read_made(receipts, signal.hook) if has_made_form(signal.hook) else given(signal.hook)
-        return cls(token, Incoming(signal.payload, signal.delivery_id))
+        return cls(token, Incoming(signal.payload, signal.delivery_id, origin={"via": "signal"}))
 
     def deliver(self, unit: UnitOfWork, flow_id: str, now: int) -> None:
         """Deliver it to a hook of this flow, or of its sub-flows; raises HookNotFound if it has none with the token."""

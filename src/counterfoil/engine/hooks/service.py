@@ -47,6 +47,8 @@ class Hooks:
             answer["buffered"] = True
         if delivered.ignored:
             answer["ignored"] = True
+        if delivered.challenge is not None:
+            answer["challenge"] = delivered.challenge
         return answer
 
     def waking(self, now: int, limit: int) -> ForEach[bool]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -30,7 +30,6 @@ ENTRIES_A_PAGE = 20_000
 CLOCKS_DIFFER_MS = 60_000
 """How far the clocks of nodes may differ: the times in the journal rise only as exactly as that."""
 HIGHEST = 2**62
-ACCEPTED_STATUS = 200
 _FROM_JOURNAL = re.compile(r"j([0-9]{1,18})")
 _CURSOR = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})\.([0-9]{1,19})")
 
@@ -291,17 +290,19 @@ def _taken(found: AcceptedCallback, kept: dict[tuple[Any, ...], deque[Callback]]
 
 def _complete(found: AcceptedCallback, kept: Callback | None) -> Callback:
     """An accepted callback with what is kept of it: size, digest, source, trace and body are not in the journal."""
+    callback_id = f"j{found.number}"
+    if kept is not None:
+        return replace(kept, callback_id=callback_id, work_id=found.work_id, attempt=found.attempt)
     return Callback(
-        f"j{found.number}",
+        callback_id,
         found.at,
         found.kind,
         ACCEPTED,
-        ACCEPTED_STATUS if kept is None else kept.status,
+        found.status,
         found.flow_id,
         found.step_id,
         found.work_id,
         found.attempt,
-        *((None,) * 5 if kept is None else (kept.size, kept.digest, kept.source, kept.trace_id, kept.body)),
     )
 
 

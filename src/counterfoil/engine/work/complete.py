@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from counterfoil.domain.callbacks.accept import Accept
+from counterfoil.domain.callbacks.inbox import ANSWERED
 from counterfoil.domain.callbacks.mapping import Ignored
 from counterfoil.domain.effects.reconciling import counting_granted
 from counterfoil.domain.errors import InvalidResult, UnknownReceipt, UnknownWork, WorkNotActive
@@ -29,6 +30,8 @@ class Completion:
     sent_at: int | None
     http_status: int = 200
     """The answer's status: another one only where the step asks for it, for a vendor."""
+    challenge: str | None = None
+    """What a vendor wants back that verifies the URL."""
 
     @property
     def recorded_text(self) -> str:
@@ -85,20 +88,21 @@ class Complete:
         if accept is not None or isinstance(result, InvalidResult):
             callback = _read_by(accept, self._read, result, retry, now)
             if isinstance(callback, Ignored):
-                return _ignored(work, accept)
+                return _ignored(work, accept, callback.challenge)
             result, retry = callback.result, callback.retry
         if not result.success:
             retry = counting_granted(unit, work, step, retry)
         verdict, events = report(work, result, step, retry, now, unit.findings)
+        status = 200 if accept is None else accept.answer.status_of(verdict.value)
         for event in events:
+            if status != 200:
+                event.data[ANSWERED] = status
             unit.record(event)
         if events:
             settle(unit, work.flow_id, now)
         after = unit.work(self._work_id)
         recorded_at = now if events else after.recorded_at
-        if accept is None:
-            return Completion(verdict, after.status, recorded_at, work.sent_at)
-        return Completion(verdict, after.status, recorded_at, work.sent_at, accept.answer.status_of(verdict.value))
+        return Completion(verdict, after.status, recorded_at, work.sent_at, status)
 
 
 def _read_by(
@@ -116,10 +120,10 @@ def _read_by(
     return CallbackReport(result, retry)
 
 
-def _ignored(work: Work, accept: Accept | None) -> Completion:
-    """The answer to a callback that says nothing about the outcome."""
-    status = 200 if accept is None else accept.answer.status_of("ignored")
-    return Completion(Verdict.IGNORED, work.status, work.recorded_at, work.sent_at, status)
+def _ignored(work: Work, accept: Accept | None, challenge: str | None = None) -> Completion:
+    """The answer to a callback that says nothing about the outcome. With a challenge it is a 200, for its body."""
+    status = 200 if accept is None or challenge is not None else accept.answer.status_of("ignored")
+    return Completion(Verdict.IGNORED, work.status, work.recorded_at, work.sent_at, status, challenge)
 
 
 @dataclass(slots=True)

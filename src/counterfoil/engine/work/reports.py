@@ -77,9 +77,9 @@ class Reports:
             log.warning("callback_secret_missing", secret=accept.signature.check.secret)
         return self._as_report(read_callback(accept, headers, body, secrets, now))
 
-    def read_again(self, accept: Accept, body: bytes) -> Ignored | CallbackReport:
-        """What a kept body reports: its headers are not kept, and its signature is not checked again."""
-        return self._as_report(read_report(accept, {}, body))
+    def read_again(self, accept: Accept, headers: Mapping[str, str], body: bytes) -> Ignored | CallbackReport:
+        """What a kept body reports, with the headers that are kept; its signature is not checked again."""
+        return self._as_report(read_report(accept, headers, body))
 
     def _as_report(self, result: Ignored | StepResult) -> Ignored | CallbackReport:
         return result if isinstance(result, Ignored) else CallbackReport(result, self._context.retry_rules_for(result))

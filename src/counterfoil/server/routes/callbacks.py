@@ -26,7 +26,7 @@ from counterfoil.server.auth import OPERATORS, caller
 from counterfoil.server.completions import result_of
 from counterfoil.server.requests import Cursor, Limit, Query, read_optional_model, read_query
 from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
-from counterfoil.server.routes.work import COMPLETION_REFUSALS, completion_answer
+from counterfoil.server.routes.work import COMPLETION_REFUSALS, by_operator, completion_answer
 from counterfoil.wire.work import CallbackDetail, CallbackPage, CallbackReplayed
 
 _CALLBACK_ID = re.compile(r"[0-9a-z]{1,64}")
@@ -80,7 +80,9 @@ def callback_routes(engine: EngineFacade) -> list[Route]:
         callback, body = await engine.callbacks.replayable(callback_id)
         if callback.kind == CallbackKind.HOOK:
             token = await engine.callbacks.hook_token(callback)
-            incoming = Incoming(None, f"replay:{callback_id}", KeptPayload(body))
+            sender = KeptPayload(body, callback.headers or {})
+            origin = by_operator(request, replay_of=callback_id)
+            incoming = Incoming(None, f"replay:{callback_id}", sender, origin)
             return json_response(await engine.hooks.deliver(token, incoming))
         assert callback.work_id is not None, "replayable"
         reports = engine.reports
@@ -89,7 +91,7 @@ def callback_routes(engine: EngineFacade) -> list[Route]:
             result_of(body),
             caller(request),
             callback_id,
-            lambda accept, _: reports.read_again(accept, body),
+            lambda accept, _: reports.read_again(accept, callback.headers or {}, body),
         )
         return completion_answer(completion)
 
@@ -124,8 +126,8 @@ def callback_routes(engine: EngineFacade) -> list[Route]:
             tag="callbacks",
             summary="Replay a callback",
             description="Decides about the kept body again, now, as an operator: the answer is that of the webhook, "
-            "signatures are not checked again, and the journal names the API key. Only completions and payloads whose "
-            "body is kept.",
+            "signatures are not checked again, and the journal names the API key. `accept.map` of the step reads the "
+            "headers that are kept with the body. Only completions and payloads whose body is kept.",
             request=ReplayBody,
             request_optional=True,
             answers={

@@ -112,8 +112,7 @@ class WebhookIntake:
         self, answer: Completion | CounterfoilError, work_id: str, headers: Headers, body: bytes, source: str | None
     ) -> None:
         """Tell the inbox of a completion that was taken."""
-        traceparent = headers().get("traceparent")
-        self._notes.completed(answer, Arrival(work_id=work_id, body=body, source=source, traceparent=traceparent))
+        self._notes.completed(answer, Arrival(work_id=work_id, body=body, source=source, headers=headers()))
 
 
 def webhook_routes(engine: EngineFacade) -> list[Route]:

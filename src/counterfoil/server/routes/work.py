@@ -61,6 +61,11 @@ def completion_answer(answer: OperatorCompletion) -> web.Response:
     return json_answer(completion_text(answer.completion, answer.flow_id, answer.step_id).encode())
 
 
+def by_operator(request: web.Request, **more: str) -> dict[str, str]:
+    """What the journal says of a payload that an operator delivers without the URL of its hook."""
+    return {"via": "operator", "by": caller(request), **more}
+
+
 def work_routes(engine: EngineFacade) -> list[Route]:
     return [*_redrive_and_read_routes(engine), *_completion_routes(engine)]
 
@@ -75,7 +80,7 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
         work_id = _work_id(request)
         payload = await read_json(request, request.client_max_size, InvalidPayload)
         token = await engine.callbacks.hook_token_of_work(work_id)
-        return json_response(await engine.hooks.deliver(token, Incoming(payload)))
+        return json_response(await engine.hooks.deliver(token, Incoming(payload, origin=by_operator(request))))
 
     return [
         Route(
@@ -84,7 +89,8 @@ def _completion_routes(engine: EngineFacade) -> list[Route]:
             handler=deliver_to_work_item,
             tag="work",
             summary="Deliver a payload to the hook of a work item as an operator",
-            description="The same payload and the same answer as at the URL of the hook, without its token.",
+            description="The same payload and the same answer as at the URL of the hook, without its token. The "
+            "journal names the API key.",
             request=WorkPayload,
             example={"confirmed": True},
             answers={200: SuccessAnswer(description="the payload is recorded", model=PayloadTaken)},

@@ -20,6 +20,9 @@ class PayloadTaken(TypedDict):
         Annotated[bool, described("the hook step has not started yet; absent: the hook has the payload")]
     ]
     ignored: NotRequired[Annotated[bool, described("`accept.map.ignore` of the step holds: nothing is recorded")]]
+    challenge: NotRequired[
+        Annotated[str, described("what a vendor wants back that verifies the URL: see `accept.signature.challenge`")]
+    ]
 
 
 class HookDocument(TypedDict):

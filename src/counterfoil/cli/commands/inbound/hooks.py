@@ -11,6 +11,8 @@ from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import print_facts, print_json, print_table, status_text, when
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.text import Text
 
     from counterfoil.client import ListedHook
@@ -74,9 +76,16 @@ def send(connection: EngineConnection, token: str, payload: str, delivery_id: st
     if as_json:
         print_json(answer)
         return
-    kept = "kept until the step starts" if answer.get("buffered") else "delivered"
-    what = "already recorded" if answer["duplicate"] else kept
-    click.echo(f"{what}: step {answer['step_id']} of flow {answer['flow_id']}")
+    click.echo(f"{what_became_of(answer)}: step {answer['step_id']} of flow {answer['flow_id']}")
+
+
+def what_became_of(answer: Mapping[str, Any]) -> str:
+    """What became of a payload, by the answer of the hook."""
+    if answer.get("ignored"):
+        return "ignored"
+    if answer["duplicate"]:
+        return "already recorded"
+    return "kept until the step starts" if answer.get("buffered") else "delivered"
 
 
 def _json(text: str) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
+from counterfoil.cli.commands.inbound.hooks import what_became_of
 from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import print_facts, print_json, print_table, status_text, when
 from counterfoil.cli.times import since_time
@@ -113,7 +114,7 @@ def replay(connection: EngineConnection, callback_id: str, as_json: bool) -> Non
     if as_json:
         print_json(answer)
         return
-    outcome = answer.get("verdict") or ("duplicate" if answer.get("duplicate") else "delivered")
+    outcome = answer.get("verdict") or what_became_of(answer)
     status = f": {answer['status']}" if "status" in answer else ""
     click.echo(f"{outcome}{status}, step {answer['step_id']} of flow {answer['flow_id']}")
 

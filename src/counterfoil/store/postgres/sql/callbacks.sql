@@ -3,24 +3,24 @@
 -- name: load_callbacks
 SELECT
     c.callback_id, c.at, c.kind, c.verdict, c.status, c.flow_id, c.step_id, c.work_id, c.attempt,
-    c.size, c.digest, c.source, c.trace_id, c.body
+    c.size, c.digest, c.source, c.trace_id, c.body, c.headers
 FROM callbacks AS c WHERE c.callback_id = ANY($1::text[]);
 
 -- name: put_callbacks
 -- A callback. It is written once; only a commit whose outcome was unknown is made again.
 INSERT INTO callbacks (
     callback_id, at, kind, verdict, status, flow_id, step_id, work_id, attempt,
-    size, digest, source, trace_id, body
+    size, digest, source, trace_id, body, headers
 )
 SELECT * FROM unnest(
     $1::text[], $2::bigint[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[], $8::text[],
-    $9::integer[], $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[]
+    $9::integer[], $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[]
 )
 ON CONFLICT (callback_id) DO UPDATE SET
     at = excluded.at, kind = excluded.kind, verdict = excluded.verdict, status = excluded.status,
     flow_id = excluded.flow_id, step_id = excluded.step_id, work_id = excluded.work_id, attempt = excluded.attempt,
     size = excluded.size, digest = excluded.digest, source = excluded.source, trace_id = excluded.trace_id,
-    body = excluded.body;
+    body = excluded.body, headers = excluded.headers;
 
 -- name: delete_callbacks
 DELETE FROM callbacks WHERE callback_id = ANY($1::text[]);
@@ -43,17 +43,23 @@ SELECT min(at) FROM callbacks;
 SELECT w.work_id, w.flow_id, w.step_id, w.attempt
 FROM work AS w WHERE w.work_id = ANY(ARRAY(SELECT jsonb_array_elements_text(:work::jsonb)));
 
+-- name: versions_of_callbacks
+-- The versions of some steps of flows.
+SELECT s.flow_id, s.step_id, s.version
+FROM jsonb_array_elements(:steps::jsonb) AS wanted (item)
+JOIN flow_steps AS s ON s.flow_id = wanted.item ->> 0 AND s.step_id = wanted.item ->> 1;
+
 -- name: get_callback
 SELECT
     callback_id, at, kind, verdict, status, flow_id, step_id, work_id, attempt,
-    size, digest, source, trace_id, body
+    size, digest, source, trace_id, body, headers
 FROM callbacks WHERE callback_id = :callback_id;
 
 -- name: list_callbacks
 -- Callbacks that were not accepted, newest first. Each filter is off while its parameter is null.
 SELECT c.ordinal,
     c.callback_id, c.at, c.kind, c.verdict, c.status, c.flow_id, c.step_id, c.work_id, c.attempt,
-    c.size, c.digest, c.source, c.trace_id, c.body
+    c.size, c.digest, c.source, c.trace_id, c.body, c.headers
 FROM callbacks AS c
 WHERE c.verdict <> 'accepted'
     AND (:before_at::bigint IS NULL OR (c.at, c.ordinal) < (:before_at::bigint, :before_ordinal::bigint))
@@ -70,7 +76,7 @@ ORDER BY c.at DESC, c.ordinal DESC LIMIT :limit::bigint;
 -- What was kept of accepted callbacks, each given as its flow and time; in the order in which they were recorded.
 SELECT
     c.callback_id, c.at, c.kind, c.verdict, c.status, c.flow_id, c.step_id, c.work_id, c.attempt,
-    c.size, c.digest, c.source, c.trace_id, c.body
+    c.size, c.digest, c.source, c.trace_id, c.body, c.headers
 FROM jsonb_array_elements(:wanted::jsonb) AS wanted (item)
 JOIN callbacks AS c ON c.flow_id = ANY(ARRAY[wanted.item ->> 0]) AND c.at = (wanted.item ->> 1)::bigint
 WHERE c.verdict = 'accepted' ORDER BY c.ordinal;
@@ -79,7 +85,7 @@ WHERE c.verdict = 'accepted' ORDER BY c.ordinal;
 -- Entries of the journal, newest first, down from :before; of those that hold no accepted callback, the events are null.
 SELECT seq, flow_id, work_id, at,
     CASE WHEN events LIKE '%"via":"webhook"%' OR events LIKE '%["work_heartbeat",%'
-        OR events LIKE '%["hook_received",%' THEN events END
+        OR events LIKE '%["hook_received",%' OR events LIKE '%"via":"hook"%' THEN events END
 FROM journal WHERE seq <= :before::bigint ORDER BY seq DESC LIMIT :limit;
 
 -- name: callbacks_in_journal_of_flow
@@ -87,7 +93,8 @@ FROM journal WHERE seq <= :before::bigint ORDER BY seq DESC LIMIT :limit;
 SELECT seq, flow_id, work_id, at,
     CASE WHEN (:work_id::text IS NULL OR work_id = :work_id::text)
         AND (
-            events LIKE '%"via":"webhook"%' OR events LIKE '%["work_heartbeat",%' OR events LIKE '%["hook_received",%'
+            events LIKE '%"via":"webhook"%' OR events LIKE '%["work_heartbeat",%'
+            OR events LIKE '%["hook_received",%' OR events LIKE '%"via":"hook"%'
         ) THEN events END
 FROM journal WHERE flow_id = :flow_id AND seq <= :before::bigint ORDER BY seq DESC LIMIT :limit;
 

@@ -124,7 +124,8 @@ CREATE TABLE callbacks (
     digest      TEXT,
     source      TEXT,
     trace_id    TEXT,
-    body        TEXT
+    body        TEXT,
+    headers     TEXT
 ) STRICT;
 CREATE INDEX callbacks_by_time ON callbacks (at);
 CREATE INDEX callbacks_of_flow ON callbacks (flow_id, at) WHERE flow_id IS NOT NULL;

@@ -3,7 +3,7 @@
 -- name: load_callbacks
 SELECT json_group_array(json_array(
     c.callback_id, c.at, c.kind, c.verdict, c.status, c.flow_id, c.step_id, c.work_id, c.attempt,
-    c.size, c.digest, c.source, c.trace_id, c.body
+    c.size, c.digest, c.source, c.trace_id, c.body, c.headers
 ))
 FROM json_each(?) AS wanted CROSS JOIN callbacks AS c ON c.callback_id = wanted.value;
 
@@ -11,14 +11,14 @@ FROM json_each(?) AS wanted CROSS JOIN callbacks AS c ON c.callback_id = wanted.
 -- A callback. It is written once; only a commit whose outcome was unknown is made again.
 INSERT INTO callbacks (
     callback_id, at, kind, verdict, status, flow_id, step_id, work_id, attempt,
-    size, digest, source, trace_id, body
+    size, digest, source, trace_id, body, headers
 )
 SELECT * FROM (VALUES :rows) WHERE column1 IS NOT NULL
 ON CONFLICT (callback_id) DO UPDATE SET
     at = excluded.at, kind = excluded.kind, verdict = excluded.verdict, status = excluded.status,
     flow_id = excluded.flow_id, step_id = excluded.step_id, work_id = excluded.work_id, attempt = excluded.attempt,
     size = excluded.size, digest = excluded.digest, source = excluded.source, trace_id = excluded.trace_id,
-    body = excluded.body;
+    body = excluded.body, headers = excluded.headers;
 
 -- name: delete_callbacks
 DELETE FROM callbacks WHERE callback_id IN (VALUES :rows);
@@ -40,17 +40,23 @@ SELECT min(at) FROM callbacks;
 SELECT w.work_id, w.flow_id, w.step_id, w.attempt
 FROM json_each(:work) AS wanted CROSS JOIN work AS w ON w.work_id = wanted.value;
 
+-- name: versions_of_callbacks
+-- The versions of some steps of flows.
+SELECT s.flow_id, s.step_id, s.version
+FROM json_each(:steps) AS wanted
+CROSS JOIN flow_steps AS s ON s.flow_id = wanted.value ->> 0 AND s.step_id = wanted.value ->> 1;
+
 -- name: get_callback
 SELECT
     callback_id, at, kind, verdict, status, flow_id, step_id, work_id, attempt,
-    size, digest, source, trace_id, body
+    size, digest, source, trace_id, body, headers
 FROM callbacks WHERE callback_id = :callback_id;
 
 -- name: list_callbacks
 -- Callbacks that were not accepted, newest first. Each filter is off while its parameter is null.
 SELECT c.ordinal,
     c.callback_id, c.at, c.kind, c.verdict, c.status, c.flow_id, c.step_id, c.work_id, c.attempt,
-    c.size, c.digest, c.source, c.trace_id, c.body
+    c.size, c.digest, c.source, c.trace_id, c.body, c.headers
 FROM callbacks AS c
 WHERE c.verdict <> 'accepted'
     AND (:before_at IS NULL OR (c.at, c.ordinal) < (:before_at, :before_ordinal))
@@ -67,7 +73,7 @@ ORDER BY c.at DESC, c.ordinal DESC LIMIT :limit;
 -- What was kept of accepted callbacks, each given as its flow and time; in the order in which they were recorded.
 SELECT
     c.callback_id, c.at, c.kind, c.verdict, c.status, c.flow_id, c.step_id, c.work_id, c.attempt,
-    c.size, c.digest, c.source, c.trace_id, c.body
+    c.size, c.digest, c.source, c.trace_id, c.body, c.headers
 FROM json_each(:wanted) AS wanted
 CROSS JOIN callbacks AS c ON c.flow_id = wanted.value ->> 0 AND c.at = wanted.value ->> 1
 WHERE c.verdict = 'accepted' ORDER BY c.ordinal;
@@ -76,7 +82,7 @@ WHERE c.verdict = 'accepted' ORDER BY c.ordinal;
 -- Entries of the journal, newest first, down from :before; of those that hold no accepted callback, the events are null.
 SELECT seq, flow_id, work_id, at,
     CASE WHEN events LIKE '%"via":"webhook"%' OR events LIKE '%["work_heartbeat",%'
-        OR events LIKE '%["hook_received",%' THEN events END
+        OR events LIKE '%["hook_received",%' OR events LIKE '%"via":"hook"%' THEN events END
 FROM journal WHERE seq <= :before ORDER BY seq DESC LIMIT :limit;
 
 -- name: callbacks_in_journal_of_flow
@@ -84,7 +90,8 @@ FROM journal WHERE seq <= :before ORDER BY seq DESC LIMIT :limit;
 SELECT seq, flow_id, work_id, at,
     CASE WHEN (:work_id IS NULL OR work_id = :work_id)
         AND (
-            events LIKE '%"via":"webhook"%' OR events LIKE '%["work_heartbeat",%' OR events LIKE '%["hook_received",%'
+            events LIKE '%"via":"webhook"%' OR events LIKE '%["work_heartbeat",%'
+            OR events LIKE '%["hook_received",%' OR events LIKE '%"via":"hook"%'
         ) THEN events END
 FROM journal WHERE flow_id = :flow_id AND seq <= :before ORDER BY seq DESC LIMIT :limit;
 
