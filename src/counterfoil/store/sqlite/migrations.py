@@ -13,7 +13,7 @@ def _script(name: str) -> str:
     return files("counterfoil.store.sqlite").joinpath(name).read_text()
 
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 MIGRATIONS: Mapping[int, str] = {
     number: _script(f"migrations/migration_{number}.sql") for number in range(1, SCHEMA_VERSION)
 }

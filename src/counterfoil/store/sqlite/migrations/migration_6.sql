@@ -124,8 +124,7 @@ CREATE TABLE callbacks (
     digest      TEXT,
     source      TEXT,
     trace_id    TEXT,
-    body        TEXT,
-    headers     TEXT
+    body        TEXT
 ) STRICT;
 CREATE INDEX callbacks_by_time ON callbacks (at);
 CREATE INDEX callbacks_of_flow ON callbacks (flow_id, at) WHERE flow_id IS NOT NULL;
