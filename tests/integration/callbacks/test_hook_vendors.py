@@ -115,13 +115,12 @@ async def test_a_hook_without_accept_wants_a_key_as_before(api: Api, outside: Ap
     (await post(api, "order:1", {"confirmed": True})).ok()
 
 
-async def test_a_map_without_a_signature_does_not_replace_the_key(api: Api, outside: Api, clock: MovableClock) -> None:
-    """A token that can be guessed is no credential; one that the engine made is."""
+async def test_where_no_signature_is_asked_for_the_token_is_enough(api: Api, outside: Api, clock: MovableClock) -> None:
     await put_accepting(api, None)
     flow_id = await order(api)
     await waiting(api, flow_id)
-    (await post(outside, "order:1", PAID)).refused(401, "UNAUTHENTICATED")
-    (await post(api, "order:1", PAID)).ok()
+    (await post(outside, "order:2", PAID)).refused(401, "UNAUTHENTICATED")
+    (await post(outside, "order:1", PAID)).ok()
     assert (await api.final(flow_id))["outputs"] == {"confirmed": True}
 
 

@@ -29,7 +29,7 @@ class KeptPayload:
 
 @dataclass(frozen=True)
 class PayloadSender:
-    """A request as it was received. ``refusal``: why its caller may not deliver, unless the payload is signed."""
+    """A request as it was received. ``refusal``: why its caller may not deliver to a hook without ``accept``."""
 
     headers: Mapping[str, str]
     body: bytes = field(repr=False)
@@ -39,11 +39,11 @@ class PayloadSender:
     def admit(self, definition: StepDefinition, now: int) -> None:
         """Raise unless the sender may deliver to a hook of this step.
 
-        Every caller must sign, an operator too. A token that can be guessed is no credential, so without a signature
-        the caller must be one that may deliver to any hook.
+        To a hook with ``accept``, every caller that has the token may deliver; if it has a signature, every caller must sign,
+        an operator too. To any other hook, only a caller that may deliver to all of them.
         """
         accept = definition.accept
-        if self.refusal is not None and (accept is None or accept.signature is None):
+        if accept is None and self.refusal is not None:
             raise self.refusal
         if accept is not None:
             verify_callback(accept, self.headers, self.body, self.secrets, now)

@@ -101,7 +101,7 @@ def hook_routes(engine: EngineFacade) -> list[Route]:
             tag="hooks",
             summary="Deliver a payload to a hook",
             description="Answered once the payload is durable. A token that the engine made needs no API key, nor does "
-            "a payload that is signed as `accept.signature` of the step requires. The same `webhook-id` again is a "
+            "a hook with `accept`: its payloads are signed if `accept.signature` of the step requires it. The same `webhook-id` again is a "
             "duplicate: it is recorded once, also after the hook has ended.",
             request=Payload,
             example={"confirmed": True},
