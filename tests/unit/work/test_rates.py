@@ -26,7 +26,7 @@ def sent(*times: int, limit: RateLimit = LIMIT) -> SentTimes:
     return times_sent
 
 
-def test_who_was_never_sent_may_go() -> None:
+def test_the_first_dispatch_of_a_step_may_go() -> None:
     assert SentTimes().rests_until(LIMIT, NOW) is None
 
 
