@@ -19,7 +19,7 @@ from counterfoil.engine.flows.start import Start
 from counterfoil.store.group_commit.batch import Command, ForEach
 from counterfoil.store.group_commit.commit import GuardRefused
 from counterfoil.store.kinds.flows import FLOWS, KEYED_FLOWS, PRUNED, PrunedFlow
-from counterfoil.store.kinds.gates import KEYS
+from counterfoil.store.kinds.gate import KEYS
 from counterfoil.store.kinds.subscriptions import DELIVERIES
 from counterfoil.store.kinds.work import CALLS
 from counterfoil.store.protocol import Store

@@ -13,7 +13,7 @@ from counterfoil.domain.jsontext import parse_json
 from counterfoil.store.kinds.approvals import APPROVAL_COLUMNS
 from counterfoil.store.kinds.columns import Columns, text, value, written
 from counterfoil.store.kinds.declared import KINDS
-from counterfoil.store.kinds.gates import GATE_COLUMNS
+from counterfoil.store.kinds.gate import GATE_COLUMNS
 from counterfoil.store.kinds.policies import POLICY_COLUMNS
 from counterfoil.store.kinds.schedules import SCHEDULE_COLUMNS
 from counterfoil.store.kinds.steps import COLUMNS_WITH_OUTPUTS

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from counterfoil.domain.steps.definitions import DAY_MS, RateLimit, WorkDefaults
 from counterfoil.domain.work.rates import SentTimes
-from counterfoil.store.kinds.rates import RATES, read_sent, sent_row
+from counterfoil.store.kinds.work import RATES, read_sent, sent_row
 from counterfoil.store.unit_of_work.read_set import NotLoaded
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 

@@ -22,7 +22,7 @@ from counterfoil.engine.queries.reading import not_a_cursor, read
 from counterfoil.store.journal import MOST_EVENTS, parse_entry
 from counterfoil.store.kinds.work import CALLBACK_COLUMNS
 from counterfoil.store.protocol import Row, Store
-from counterfoil.wire.work import CallbackDetail, CallbackDocument, CallbackPage
+from counterfoil.wire.callbacks import CallbackDetail, CallbackDocument, CallbackPage
 
 ENTRIES_TOGETHER = 2_000
 ENTRIES_A_PAGE = 20_000

@@ -16,12 +16,12 @@ from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, Work
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.engine.queries.documents import fragment
 from counterfoil.store.kinds.approvals import read_approval
-from counterfoil.store.kinds.gates import read_gate
+from counterfoil.store.kinds.gate import read_gate
 from counterfoil.store.protocol import Row
 from counterfoil.wire.approvals import ApprovalFields, PendingApproval, ReviewDocument, StepReviewed
-from counterfoil.wire.gate import ClaimDocument, RetryContext
+from counterfoil.wire.gate.calls import ClaimDocument, RetryContext
+from counterfoil.wire.gate.workflows import CheckpointDocument, WorkflowStep, WorkflowSummary
 from counterfoil.wire.policies import MatchedPolicy, PolicyDocument, PolicyVersion
-from counterfoil.wire.workflows import CheckpointDocument, WorkflowStep, WorkflowSummary
 
 REVIEW_STATES = (ApprovalStatus.PENDING, ApprovalStatus.APPROVED, ApprovalStatus.REJECTED)
 """The states of an approval that a step shows: clients of agents know no others."""

@@ -40,9 +40,7 @@ from counterfoil.wire.approvals import (
     ApprovalsPage,
     PendingApprovals,
 )
-from counterfoil.wire.journal import JournalEvent
-from counterfoil.wire.policies import PoliciesPage, PolicyDocument, PolicyVersions
-from counterfoil.wire.workflows import (
+from counterfoil.wire.gate.workflows import (
     CheckpointDocument,
     CheckpointsPage,
     WorkflowDocument,
@@ -50,6 +48,8 @@ from counterfoil.wire.workflows import (
     WorkflowStep,
     WorkflowStepDetail,
 )
+from counterfoil.wire.journal import JournalEvent
+from counterfoil.wire.policies import PoliciesPage, PolicyDocument, PolicyVersions
 
 _FLOW_STATUS = {"in_progress": "active", "completed": "completed", "failed": "failed", "aborted": "cancelled"}
 MOST_VERSIONS = 100

@@ -8,7 +8,7 @@ from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.engine.context import EngineContext
 from counterfoil.engine.queries.reading import not_a_cursor, read, read_list
 from counterfoil.store.protocol import Row, Store
-from counterfoil.wire.inbound.hooks import HookDocument, HookOfWork, HooksPage, ListedHook
+from counterfoil.wire.hooks import HookDocument, HookOfWork, HooksPage, ListedHook
 
 
 class HookQueries:

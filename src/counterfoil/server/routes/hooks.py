@@ -33,7 +33,7 @@ from counterfoil.server.auth import OPERATORS, REFUSAL
 from counterfoil.server.completions import CallbackNotes, ReceivedCallback, has_body
 from counterfoil.server.requests import Cursor, Limit, Query, read_body, read_query, require_json
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
-from counterfoil.wire.inbound.hooks import HookDocument, HooksPage, PayloadTaken
+from counterfoil.wire.hooks import HookDocument, HooksPage, PayloadTaken
 
 DELIVERY_HEADER = "webhook-id"
 MOST_DELIVERY_ID = 255

@@ -53,13 +53,12 @@ from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.kinds.approvals import APPROVALS
 from counterfoil.store.kinds.definitions import CURRENT, PLANS, VERSIONS
 from counterfoil.store.kinds.flows import FLOWS, INPUTS, KEYED_FLOWS, PRUNED, RUN_KEYS, PrunedFlow
-from counterfoil.store.kinds.gates import GATES, KEYS
+from counterfoil.store.kinds.gate import GATES, KEYS
 from counterfoil.store.kinds.kind import Kind
 from counterfoil.store.kinds.policies import POLICIES, POLICY_VERSIONS
-from counterfoil.store.kinds.rates import RATES
 from counterfoil.store.kinds.steps import STEPS
 from counterfoil.store.kinds.subscriptions import DELIVERIES, SUBSCRIPTIONS
-from counterfoil.store.kinds.work import ACTIVE, CALLS, WORK
+from counterfoil.store.kinds.work import ACTIVE, CALLS, RATES, WORK
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.effect_records import EffectRecords
 from counterfoil.store.unit_of_work.hook_records import HookRecords
