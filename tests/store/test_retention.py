@@ -181,7 +181,9 @@ class GiveKey:
 
 
 @pytest.mark.parametrize("first", ["pruned", "given"])
-async def test_a_key_that_is_given_to_another_in_the_same_batch_is_his(store: Store, first: str) -> None:
+async def test_a_key_that_is_given_to_another_flow_in_the_same_batch_belongs_to_that_flow(
+    store: Store, first: str
+) -> None:
     await add_ended(store, "old")
     await write(store, Written(keys={"step:k": step_key_of("k", "old", OLD)}))
     commands = [pruning("old"), GiveKey()]
