@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, pairs
+from counterfoil.cli.arguments import json_flag, paged, pairs
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import (
     compact,
     error_text,
     is_narrow,
     print_facts,
     print_json,
+    print_more,
     print_table,
     status_text,
     when,
@@ -44,9 +46,7 @@ def work() -> None:
 @click.option("--status", type=click.Choice([*WORK_STATUSES, UNREPORTED]))
 @click.option("--step", "step_id", help="Only work of this step.")
 @click.option("--overdue", is_flag=True, help="Only work past its deadline or its next attempt.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Continue after the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@paged()
 @connected
 def list_work(
     connection: EngineConnection,
@@ -69,13 +69,12 @@ def list_work(
         columns.remove("CREATED")
     rows = [[cells[name] for name in columns] for cells in map(_cells, page["work"])]
     print_table(columns, rows, empty="no matching work item")
-    if page["next_cursor"]:
-        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+    print_more(page)
 
 
 @work.command()
 @click.argument("work_id")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
     """Show a work item with its attempts."""
@@ -127,7 +126,7 @@ def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
 @click.option("--label", metavar="NAME=VALUE", help="Only failed work of flows with this label.")
 @click.option("--limit", type=click.IntRange(1, 10_000), help="Maximum number of items (default: 1000).")
 @click.option("--dry-run", is_flag=True, help="Show what would be redriven, and redrive nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def redrive(
     connection: EngineConnection,
