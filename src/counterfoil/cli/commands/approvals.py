@@ -36,7 +36,13 @@ def approvals() -> None:
 
 
 @approvals.command("list")
-@click.option("--status", type=click.Choice([*STATUSES, "any"]), default="pending", show_default=True)
+@click.option(
+    "--status",
+    type=click.Choice([*STATUSES, "any"]),
+    default="pending",
+    show_default=True,
+    help="Only approvals in this state.",
+)
 @click.option("--flow", "flow_id", help="Only approvals of this flow or workflow.")
 @paged()
 @connected
@@ -80,7 +86,7 @@ def show(connection: EngineConnection, approval_id: str, as_json: bool) -> None:
         click.echo(f"    or: counterfoil approvals reject {approval_id}", err=True)
 
 
-@approvals.command(short_help="Approve.")
+@approvals.command(short_help="Approve a request.")
 @click.argument("approval_id")
 @click.option("--comment", help="Comment, recorded with the approval.")
 @json_flag
@@ -98,7 +104,7 @@ def approve(connection: EngineConnection, approval_id: str, comment: str | None,
         click.echo(f"recorded, {_agreed(approval)} approvals: step {approval['step_id']} waits for {missing} more")
 
 
-@approvals.command(short_help="Reject.")
+@approvals.command(short_help="Reject a request.")
 @click.argument("approval_id")
 @click.option("--reason", help="Reason, shown to the requester.")
 @json_flag

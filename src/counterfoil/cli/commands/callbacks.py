@@ -10,7 +10,7 @@ import click
 from counterfoil.cli.arguments import json_flag, paged
 from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import print_facts, print_json, print_more, print_table, status_text, when
-from counterfoil.cli.times import since_time
+from counterfoil.cli.times import since_option, since_time, until_option
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -36,8 +36,8 @@ def callbacks() -> None:
 @click.option("--work", "work_id", help="Only callbacks about this work item.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only callbacks of this kind.")
 @click.option("--verdict", help="Only this verdict: accepted, duplicate, stale, ignored, or an error code.")
-@click.option("--since", help="Only callbacks since this time (2026-11-16T12:00:00Z), or within this duration (15m).")
-@click.option("--until", help="Only callbacks before this time, or longer ago than this (2h).")
+@since_option("callbacks")
+@until_option("callbacks")
 @paged()
 @connected
 def list_callbacks(

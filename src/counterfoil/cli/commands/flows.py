@@ -26,7 +26,7 @@ from counterfoil.cli.output import (
     text_width,
     when,
 )
-from counterfoil.cli.times import milliseconds, since_time
+from counterfoil.cli.times import milliseconds, since_option, since_time
 from counterfoil.cli.waiting import waits_for
 
 if TYPE_CHECKING:
@@ -168,10 +168,10 @@ def _of_another_start(started: Any) -> str:
 
 
 @flow.command("list")
-@click.option("--status", type=click.Choice(FLOW_STATUSES))
+@click.option("--status", type=click.Choice(FLOW_STATUSES), help="Only flows in this state.")
 @click.option("--label", metavar="NAME=VALUE", help="Only flows with this label.")
 @click.option("--goal", help="Only flows with this goal.")
-@click.option("--since", help="Only flows started since a time (2026-11-16T12:00:00Z) or for so long (15m, 2h, 1d).")
+@since_option("flows started")
 @click.option("--idempotency-key", help="Only flows with this run key.")
 @paged()
 @connected

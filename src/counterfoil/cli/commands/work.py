@@ -20,7 +20,7 @@ from counterfoil.cli.output import (
     status_text,
     when,
 )
-from counterfoil.cli.times import since_time
+from counterfoil.cli.times import since_option, since_time, until_option
 from counterfoil.cli.waiting import hold_sentence, waits_for
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def work() -> None:
 
 
 @work.command("list")
-@click.option("--status", type=click.Choice([*WORK_STATUSES, UNREPORTED]))
+@click.option("--status", type=click.Choice([*WORK_STATUSES, UNREPORTED]), help="Only work in this state.")
 @click.option("--step", "step_id", help="Only work of this step.")
 @click.option("--overdue", is_flag=True, help="Only work past its deadline or its next attempt.")
 @paged()
@@ -118,11 +118,8 @@ def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
 @click.argument("work_id", required=False)
 @click.option("--step", "step_id", help="Only failed work of this step.")
 @click.option("--error", "error_code", help="Only work that failed with this error code.")
-@click.option(
-    "--since",
-    help="Only work that failed since this time (2026-11-16T12:00:00Z), or within this duration (15m, 2h, 1d).",
-)
-@click.option("--until", help="Only work that failed before this time, or longer ago than this (2h).")
+@since_option("work that failed")
+@until_option("work that failed")
 @click.option("--label", metavar="NAME=VALUE", help="Only failed work of flows with this label.")
 @click.option("--limit", type=click.IntRange(1, 10_000), help="Maximum number of items (default: 1000).")
 @click.option("--dry-run", is_flag=True, help="Show what would be redriven, and redrive nothing.")

@@ -20,7 +20,7 @@ from counterfoil.cli.output import (
     status_text,
     when,
 )
-from counterfoil.cli.times import since_time
+from counterfoil.cli.times import since_option, since_time
 from counterfoil.cli.waiting import CAUSES, unknown_outcome
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ def reconcile() -> None:
     """List, show and settle work items whose outcome is unknown, and that the engine does not repeat by itself."""
 
 
-@reconcile.command("list")
+@reconcile.command("list", short_help="List the items that wait, and why.")
 @click.option("--step", "step_id", help="Only items of this step.")
 @click.option(
     "--hold",
     type=click.Choice(HOLDS),
     help="Only items of this effect policy; irreversible: lapsed reservations of tools.",
 )
-@click.option("--since", help="Only items that wait since a time (2026-11-16T12:00:00Z), or for at most 15m, 2h, 1d.")
+@since_option("items that began to wait")
 @paged()
 @connected
 def list_reconciliations(
@@ -83,7 +83,7 @@ def list_reconciliations(
 @json_flag
 @connected
 def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
-    """Show an item of the queue with everything that is needed to find out what happened."""
+    """Show an item with everything that is needed to find out what happened."""
     item = connection.call(lambda client: client.reconciliation(work_id))
     if as_json:
         print_json(item)

@@ -39,7 +39,7 @@ def effects() -> None:
     """List, show and settle the effects that tools have reserved through the effects API."""
 
 
-@effects.command("list")
+@effects.command("list", short_help="List effects by tool and key.")
 @click.option("--tool", help="Only effects of this tool.")
 @click.option("--state", type=click.Choice(STATES), help="Only effects in this state.")
 @paged()

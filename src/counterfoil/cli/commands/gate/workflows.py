@@ -34,7 +34,7 @@ def workflow() -> None:
 
 
 @workflow.command("list")
-@click.option("--status", type=click.Choice(STATUSES))
+@click.option("--status", type=click.Choice(STATUSES), help="Only workflows in this state.")
 @click.option("--source", help="Only workflows of this source, such as langgraph.")
 @click.option("--trace", "trace_id", help="Only workflows of this trace.")
 @click.option("-l", "--label", metavar="NAME=VALUE", help="Only workflows with this label.")
