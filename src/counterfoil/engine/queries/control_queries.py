@@ -128,7 +128,7 @@ class ControlQueries:
         rows = await self._read("get_workflow", flow_id=workflow_id)
         if not rows:
             raise UnknownWorkflow
-        status, pruned_at = rows[0][2], rows[0][9]
+        _, _, status, *_, pruned_at = rows[0]
         steps = [GatedStep.of(row) for row in await self._read("get_gates", flow_id=workflow_id)]
         return checkpoint_documents(steps, FlowStatus(status), pruned=pruned_at is not None), steps
 
