@@ -19,12 +19,11 @@ from typing import Any, TypeVar
 
 from uuid_utils import uuid7
 
-from counterfoil.domain.effects.dedup import item_ended
 from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.flows.planning import NO_PLAN, Plan
+from counterfoil.domain.flows.sharing import release_shared
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.gate.cooperative import COOPERATIVE_PLAN
-from counterfoil.domain.hooks.ownership import hook_item_ended
 from counterfoil.domain.journal.events import APPLY, Event
 from counterfoil.domain.policies.controls import Controls, KeptPolicy
 from counterfoil.domain.policies.policy_set import PolicySet
@@ -465,11 +464,7 @@ class UnitOfWork(EffectRecords, HookRecords):
         self.records(CALLS).put(call_id, None)
 
     def release_key(self, work: Work, event: Event) -> None:
-        step = self.version(work.version)
-        if step.definition.effect.dedupes and work.undoes is None:
-            item_ended(self, work, step, event)
-        elif step.definition.kind == "hook":
-            hook_item_ended(self, work, event)
+        release_shared(self, work, event)
 
     def give_key(self, owner: KeyOwner) -> None:
         self.records(KEYS).put(owner.key_id, owner)
