@@ -38,7 +38,6 @@ MOST_OPERATIONS = 512
 SCHEMA = "counterfoil_contracts"
 
 _UNANSWERED = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresError)
-_WRONG_VALUE = (asyncpg.DataError, asyncpg.exceptions.DataError)
 
 
 class PostgresDedupStore(SqlDedupStore):
@@ -144,7 +143,7 @@ class _PostgresWriter:
         try:
             async with asyncio.timeout(self._timeout * 2):
                 return await function(await self._connected())
-        except _WRONG_VALUE as error:
+        except asyncpg.DataError as error:  # a value that the database cannot hold
             return error
         except _UNANSWERED as error:
             self._disconnect()
