@@ -51,7 +51,7 @@ def stubborn_work(place: Place, *only: str) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def locked(place: Place) -> AsyncIterator[None]:
-    """Another program lets nobody write; reading goes on."""
+    """Another program blocks all writes; reading goes on."""
     if isinstance(place, Path):
         with contextlib.closing(sqlite3.connect(place, isolation_level=None, timeout=10)) as other:
             other.execute("BEGIN IMMEDIATE")

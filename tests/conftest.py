@@ -151,7 +151,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def store_name(request: pytest.FixtureRequest) -> str:
-    """The store that the test runs on: whoever needs this runs once on each."""
+    """The store that the test runs on: a test that needs this runs once on each."""
     return str(request.param)
 
 

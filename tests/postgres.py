@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     AnyConnection = asyncpg.Connection[asyncpg.Record]
 
 VARIABLE = "TEST_POSTGRES_BIN"
-"""Names the directory of the server's binaries, for those who want another than the one that would be found."""
+"""Names the directory of the server's binaries, if another is wanted than the one that would be found."""
 
 PROGRAMS = ("initdb", "pg_ctl", "postgres")
 DEBIAN = Path("/usr/lib/postgresql")
@@ -59,7 +59,7 @@ class PostgresFailure(Exception):
 
 
 class PortTaken(PostgresFailure):
-    """Somebody else listens where the server was to listen."""
+    """Another program listens where the server was to listen."""
 
 
 # ------------------------------------------------------------------------------------------------ binaries
@@ -118,7 +118,7 @@ def _version(binaries: Path) -> int:
 
 
 def _account() -> pwd.struct_passwd | None:
-    """Who runs the server where we are root, which PostgreSQL refuses to be."""
+    """The user that runs the server where the tests run as root, which PostgreSQL refuses."""
     return pwd.getpwnam(UNPRIVILEGED) if os.geteuid() == 0 else None
 
 
@@ -154,7 +154,7 @@ def _memory() -> tuple[Path, ...]:
 
 
 def free_port() -> int:
-    """A port on which nobody listens now; the server may still come too late."""
+    """A port on which no program listens now; another may still take it before the server does."""
     dice = random.SystemRandom()  # a seed would lead all processes of a run to the same ports
     for _ in range(PORT_TRIES):
         port = dice.choice(PORTS)
@@ -261,7 +261,7 @@ class Cluster:
         return self._attempt("pg_ctl", "status", "-D", str(self.data)).returncode == 0
 
     def remove(self) -> None:
-        """End the server and remove its directories, and whoever watches over them has nothing left to do."""
+        """End the server and remove its directories; the watch over them then has nothing left to do."""
         self.stop("immediate")
         if self.data.is_symlink():
             shutil.rmtree(self.data.resolve(), ignore_errors=True)
@@ -275,7 +275,7 @@ class Cluster:
         return await asyncpg.connect(self.dsn(database), ssl=False, timeout=SECONDS)
 
     async def create_database(self, name: str, template: str | None = None) -> None:
-        """A new database, empty or a clone of a template, to which nobody may be connected."""
+        """A new database, empty or a clone of a template, to which nothing may be connected."""
         connection = await self.connect()
         try:
             await create_database(connection, name, template)
@@ -283,7 +283,7 @@ class Cluster:
             await connection.close()
 
     async def drop_database(self, name: str) -> None:
-        """Drop a database, whoever is still connected to it."""
+        """Drop a database, whatever is still connected to it."""
         connection = await self.connect()
         try:
             await drop_database(connection, name)
@@ -350,7 +350,7 @@ class Cluster:
 
 
 def _watch_over(home: Path) -> None:
-    """Start the watch, which is nobody's child and keeps nothing of ours open."""
+    """Start the watch, which is no child of the tests and keeps none of their files open."""
     subprocess.run(
         [sys.executable, "-I", "-S", __file__, str(home)],
         check=True,

@@ -21,8 +21,8 @@ ENTRY = b'[["'
 """How the text of a journal entry begins. A statement that writes one outside of a transaction is a commit as well."""
 
 CommitFault = Literal["lost", "forwarded", "answered", "forgotten"]
-"""What happens to a commit: it never arrives; it arrives and the connection is cut at once, so that nobody knows; the
-server's answer is lost; the answer never comes, and neither does the end of the connection."""
+"""What happens to a commit: it never arrives; it arrives and the connection is cut at once, so that its outcome is
+unknown; the server's answer is lost; the answer never comes, and neither does the end of the connection."""
 
 
 class Proxy:
@@ -88,7 +88,7 @@ class Proxy:
         self._do(self._admit())
 
     def silence(self) -> None:
-        """Forward nothing any more, to nobody, and say nothing: connections old and new just stand."""
+        """Forward nothing any more, and answer nothing: connections old and new just stand."""
         self._silent = True
         self.forget()
 
@@ -160,7 +160,7 @@ class _Link:
         self.ended = asyncio.Event()
 
     async def run(self) -> None:
-        """Forward in both directions until either side ends, or somebody cuts."""
+        """Forward in both directions until either side ends, or ``cut`` is called."""
         writers = [self._client[1]]
         self._running = asyncio.current_task()
         try:

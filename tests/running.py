@@ -26,7 +26,7 @@ class Node:
         return self.engine.url
 
     async def stop(self) -> None:
-        """Stop gracefully; whoever calls it again waits for the same stop."""
+        """Stop gracefully; a second call waits for the same stop."""
         if self.stopping is None:
             self.stopping = asyncio.ensure_future(self.stack.aclose())
         await asyncio.shield(self.stopping)

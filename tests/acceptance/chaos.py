@@ -174,7 +174,7 @@ class Chaos(PatientClient):
             await asyncio.gather(*self._customers)
 
     async def abandon(self) -> None:
-        """Everybody goes home, whatever is left undone."""
+        """Cancel all customers and workers, whatever is left undone."""
         tasks = [*self._customers, *self._workers]
         for task in tasks:
             task.cancel()

@@ -84,7 +84,7 @@ class EffectsLoad(PatientClient):
             status, answer = await self.call("PUT", f"/api/v1/steps/{name}", definition)
             assert status in (200, 201), answer
 
-    # ------------------------------------------------------------------------------------------- who comes and goes
+    # ------------------------------------------------------------------------------------- workers and reviewers
 
     def open(self, customers: int) -> None:
         """So many customers begin, and a reviewer and an operator at two desks each."""

@@ -46,7 +46,7 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """All nodes are up at the beginning; at the end nobody strikes any more, and none is left running."""
+        """All nodes are up at the beginning; at the end no fault is injected any more, and none is left running."""
         try:
             await asyncio.gather(*(self._bring_up(node) for node in self.nodes))
             yield
@@ -154,7 +154,7 @@ class Fleet:
         ]
 
     def story(self) -> str:
-        """What was done to whom, and what the nodes and the database said to it."""
+        """The faults, each with its target, and what the nodes and the database logged."""
         parts = ["What was done:", *self._told]
         for node in self.nodes:
             parts += [f"The last lines of {self._name(node)} ({node.log}):", *_shortened(node.log)[-SHOWN_LINES:]]

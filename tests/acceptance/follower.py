@@ -21,7 +21,7 @@ SILENCE_SECONDS = 1.5
 
 @contextlib.asynccontextmanager
 async def following(session: aiohttp.ClientSession, urls: list[str], seed: int) -> AsyncIterator[Follower]:
-    """Somebody who follows while the block runs."""
+    """Follow a stream while the block runs."""
     follower = Follower(session, urls, seed)
     task = asyncio.create_task(follower.run())
     try:

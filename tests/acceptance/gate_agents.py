@@ -22,7 +22,7 @@ Key = tuple[str, str]
 
 
 class Crowd:
-    """Patient clients: who gets no answer asks again. ``faults`` collects what must never be answered."""
+    """Patient clients: a request without an answer is sent again. ``faults`` collects what must never be answered."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, dice: random.Random) -> None:
         self._session = session
@@ -34,7 +34,7 @@ class Crowd:
         self.gates_told: Counter[Key] = Counter()
         self.completed: dict[Key, dict[str, Any]] = {}
         self.verdicts: dict[str, list[str]] = defaultdict(list)
-        """By approval: every verdict that somebody was told to have given."""
+        """By approval: every verdict that a reviewer was told to have given."""
         self.faults: list[str] = []
 
     async def once(self, method: str, path: str, body: Any = None) -> tuple[int, Any] | None:
@@ -55,7 +55,7 @@ class Crowd:
         return answer
 
     def close(self) -> None:
-        """Whoever is under way goes on to his end, and begins nothing new."""
+        """Agents that are under way go on to their end, and begin nothing new."""
         self._over = True
 
     async def agent(self, name: str) -> None:
@@ -134,4 +134,4 @@ class Crowd:
             _, approval = await self.call("GET", f"/api/v1/approvals/{approval_id}")
             assert self.verdicts[approval_id] in ([], [approval["status"]]), approval_id
         if key[1] == "pay" and key in self.completed:
-            assert step["approval_status"] == "approved", "nobody had agreed to it"
+            assert step["approval_status"] == "approved", "no reviewer had approved it"

@@ -28,7 +28,7 @@ def key_of(received: Received) -> Key:
 
 @dataclass
 class Ledger:
-    """What was said to whom. ``faults`` collects what must never happen."""
+    """What each client was told. ``faults`` collects what must never happen."""
 
     started: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
@@ -76,7 +76,7 @@ async def compare(ledger: Ledger, call: Call, seconds: float) -> None:
     found = await all_flows(call)
     lost, unknown = ledger.started - found, found - ledger.started
     assert not lost, f"started and lost: {lost}"
-    assert not unknown, f"exist, but nobody was told so: {unknown}"
+    assert not unknown, f"exist, but no client was told so: {unknown}"
     flow_ids = sorted(found)
 
     async def read(which: list[str]) -> None:

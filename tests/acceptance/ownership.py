@@ -25,7 +25,7 @@ class Item:
 
     attempt: int = 0
     owner: str | None = None
-    """Who sends the present attempt, until it is over."""
+    """The node that sends the present attempt, until it is over."""
     ended: bool = False
     faults: list[str] = field(default_factory=list)
 
@@ -92,7 +92,7 @@ async def read_ownership(cluster: Cluster, database: str) -> Ownership:
 
 
 async def open_work(cluster: Cluster, database: str) -> list[str]:
-    """What has not ended, with its journal: for whoever asks what it waits for."""
+    """What has not ended, with its journal: to find out what it waits for."""
     connection = await cluster.connect(database)
     try:
         items = await connection.fetch(

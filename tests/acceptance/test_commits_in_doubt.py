@@ -74,7 +74,7 @@ async def test_one_commit_in_doubt(proxy: Proxy, api: Api, endpoint: StepEndpoin
 
 @pytest.mark.parametrize("fault", ["lost", "answered"])
 async def test_a_doubt_that_lasts(proxy: Proxy, api: Api, endpoint: StepEndpoint, fault: CommitFault) -> None:
-    """Nobody is told what nobody knows: 503. When the database is back, what it holds is acted upon by itself."""
+    """A commit in doubt is answered 503. When the database is back, what it holds is acted upon by itself."""
 
     def stay_away() -> None:
         proxy.hanging_up = True
@@ -114,7 +114,7 @@ def assert_in_order(ledger: Ledger) -> None:
 async def test_commits_cut_at_random_under_load(
     proxy: Proxy, start_node: StartNode, new_engine: NewEngine, endpoint: StepEndpoint
 ) -> None:
-    """Two nodes, dozens of commits that go wrong in each of the ways: what anybody was told stays true.
+    """Two nodes, dozens of commits that go wrong in each of the ways: what a client was told stays true.
 
     One node is a process of its own, which runs on another event loop; one is in ours, which shows what it leaks.
     """

@@ -72,7 +72,7 @@ BREAKAGES: dict[str, tuple[str, str | Breakage]] = {
 
 
 class Copies:
-    """Copies of a database that nobody uses, to be broken one by one."""
+    """Copies of a database that is not in use, to be broken one by one."""
 
     def __init__(self, original: Place, directory: Path) -> None:
         self._original = original
@@ -203,7 +203,7 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 
 def with_password(dsn: str) -> str:
-    """The server of the tests trusts everybody, and so takes any password."""
+    """The server of the tests trusts every user, and so takes any password."""
     assert "postgres@" in dsn
     return dsn.replace("postgres@", f"postgres:{PASSWORD}@")
 
@@ -215,7 +215,7 @@ async def test_no_database_of_ours_on_a_server(new_database: NewDatabase) -> Non
     unreachable = f"postgresql://postgres:{PASSWORD}@127.0.0.1:{free_port()}/counterfoil"
     for dsn, reason in (
         (empty, "there is no counterfoil database here"),
-        (f"{empty}_of_nobody", '_of_nobody" does not exist'),
+        (f"{empty}_of_none", '_of_none" does not exist'),
         (unreachable, "Connect call failed"),
     ):
         code, output, errors = await run_command("doctor", "--store", dsn)

@@ -108,7 +108,7 @@ async def test_no_secret_is_written(
     assert "Traceback" not in written
 
 
-async def test_lines_are_json_when_nobody_watches(
+async def test_lines_are_json_without_a_terminal(
     new_engine: NewEngine, endpoint: StepEndpoint, session: aiohttp.ClientSession
 ) -> None:
     """Not a terminal: one JSON object a line, with a time, a level and an event."""

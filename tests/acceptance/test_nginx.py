@@ -195,7 +195,7 @@ async def test_a_node_that_stands_still_costs_time_but_no_result(balance: Balanc
     standing = balanced.nodes[1]
     standing.signal(signal.SIGSTOP)
     replies = [await api.post("/api/v1/flows", {"goals": ["translate"]}) for _ in balanced.nodes]
-    # The one that went to the standing node: perhaps it has it, so nobody else gets it.
+    # The one that went to the standing node: perhaps it has it, so no other node gets it.
     assert sorted(reply.status for reply in replies) == [201, 201, 503]
     for each in received:
         await api.succeed(each)

@@ -13,7 +13,7 @@ from tests.integration.subscribing import Subscriber
 
 
 @pytest.mark.sqlite_only  # on PostgreSQL crashes are those of tests/unit/subscriptions/test_deliveries.py
-async def test_a_kill_does_not_make_the_engine_forget_whom_to_tell(
+async def test_a_kill_does_not_make_the_engine_forget_a_subscription(
     new_engine: NewEngine, client_of: ClientOf, endpoint: StepEndpoint, store_settings: dict[str, str]
 ) -> None:
     engine = new_engine()

@@ -37,9 +37,9 @@ pytestmark = pytest.mark.postgresql_only
 
 SUCCESS = {"success": True, "outputs": {"a": 1}}
 NOTICED = 6.0
-"""Within so many seconds somebody is answered who was waiting when the server fell silent."""
+"""A request that was waiting when the server fell silent is answered within so many seconds."""
 REFUSED = 3.0
-"""Within so many seconds somebody is answered who comes later."""
+"""A request that comes later is answered within so many seconds."""
 SECONDS_TO_THE_END = 30.0
 OUTAGE_SECONDS = float(os.environ.get("OUTAGE_SECONDS", "4"))
 """How long the server is out of reach; a minute by ``make chaos``, which is longer than a lease."""
@@ -91,7 +91,7 @@ def entries(engine: EngineProcess) -> list[dict[str, str]]:
 
 
 async def test_restarted_under_load(new_cluster: NewCluster, new_engine: NewEngine, endpoint: StepEndpoint) -> None:
-    """Nothing that anybody was told is lost, no outcome changes, everything ends, and no trace of calls is logged."""
+    """Nothing that a client was told is lost, no outcome changes, everything ends, and no trace of calls is logged."""
     cluster = new_cluster()
     engine = new_engine(store=cluster.dsn("postgres"))
     await engine.start()
@@ -103,7 +103,7 @@ async def test_restarted_under_load(new_cluster: NewCluster, new_engine: NewEngi
             await elapsed(0.7)
             noticed = chaos.ledger.tried_again["503"]
             await asyncio.to_thread(cluster.stop, mode)
-            await eventually(partial(_is_more, chaos.ledger.tried_again, noticed), what="somebody who notices")
+            await eventually(partial(_is_more, chaos.ledger.tried_again, noticed), what="a client that notices")
             await asyncio.to_thread(cluster.start)
         await elapsed(0.7)
         await chaos.close(SECONDS_TO_THE_END)
@@ -257,7 +257,7 @@ async def test_word_from_other_nodes_is_heard_again(
 
 
 async def test_a_server_that_falls_silent(proxy: Proxy, api: Api, endpoint: StepEndpoint) -> None:
-    """A black hole: connections are neither answered nor closed. Nobody waits long, and it ends when it ends."""
+    """A black hole: connections are neither answered nor closed. No request waits long, and it ends when it ends."""
     flow_id, received = await dispatched(api, endpoint)
     proxy.silence()
     replies = await asyncio.gather(

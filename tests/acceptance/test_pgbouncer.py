@@ -111,7 +111,7 @@ async def test_two_nodes_under_load(
     endpoint: StepEndpoint,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Everything ends, and nothing that anybody was told changes."""
+    """Everything ends, and nothing that a client was told changes."""
     engine = new_engine(**pooler.settings, log_level="warning")
     node, _ = await asyncio.gather(start_node(**pooler.settings), engine.start())
     async with load(endpoint, seed=5) as chaos:
@@ -146,7 +146,7 @@ async def test_nodes_hear_each_other_past_it(
         await stream.until("flow_completed", within=5)
 
 
-async def test_who_forgets_the_settings_is_told(pooler: Pooler, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_missing_settings_are_named(pooler: Pooler, capsys: pytest.CaptureFixture[str]) -> None:
     for cache, told in ((0, False), (1024, True)):
         store = PostgresStore(pooler.dsn, system_clock, WorkDefaults(), listen_dsn=pooler.direct, statement_cache=cache)
         await store.open()

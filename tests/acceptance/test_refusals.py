@@ -101,7 +101,7 @@ async def test_a_password_that_is_not_written_as_a_url_wants_it(password: str, t
     assert "qq" not in text
 
 
-async def test_nobody_is_there(tmp_path: Path) -> None:
+async def test_no_server_is_there(tmp_path: Path) -> None:
     """The command says so in one line, soon, and ends with 1."""
     port = free_port()
     store = f"postgresql://app:{PASSWORD}@127.0.0.1:{port}/app"
@@ -116,7 +116,7 @@ async def test_nobody_is_there(tmp_path: Path) -> None:
 
 
 async def test_refused_while_it_runs(guarded: Guarded, new_engine: NewEngine, client_of: ClientOf) -> None:
-    """503 as long as it lasts, whatever the reason; when it is gone, so is the refusal, and nobody had to help."""
+    """503 as long as it lasts, whatever the reason; when it is gone, so is the refusal, and no operator had to help."""
     engine = new_engine(store=guarded.dsn())
     await engine.start()
     api = client_of(engine)

@@ -152,7 +152,7 @@ async def test_a_body_may_come_late_on_a_connection_that_was_idle(impatient: Eng
 async def test_long_polls_and_streams_are_not_cut(
     impatient: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint
 ) -> None:
-    """Silence is not the client's fault while the engine is the one who has to speak."""
+    """Silence is not the client's fault while the engine has to answer."""
     api = client_of(impatient)
     flow_id, received = await dispatched(api, endpoint)
     poll = asyncio.ensure_future(api.get(f"/api/v1/flows/{flow_id}/result", wait="20"))
@@ -188,7 +188,7 @@ async def test_a_reader_that_stops_reading_is_cut_off(
 
 
 @pytest.mark.parametrize("text", HALF_REQUESTS.values(), ids=HALF_REQUESTS)
-async def test_half_requests_beyond_the_descriptors_keep_nobody_out(
+async def test_half_requests_beyond_the_descriptors_keep_no_client_out(
     new_engine: NewEngine, client_of: ClientOf, endpoint: StepEndpoint, text: bytes
 ) -> None:
     """400 of them with ``ulimit -n 300``: others are served, attempts are sent, and the log tells."""

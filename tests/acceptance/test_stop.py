@@ -96,7 +96,7 @@ async def test_the_rest_goes_on_at_the_next_start(
 async def test_a_killed_engine_counts_the_attempt_that_was_cut_short(
     engine: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint
 ) -> None:
-    """Sent, and nobody knows whether it arrived: the next start sends the next attempt, within the budget."""
+    """Sent, and it is unknown whether it arrived: the next start sends the next attempt, within the budget."""
     endpoint.answer("/job", Answer(fault="silent"))
     api = client_of(engine)
     await api.put_step("job", endpoint.url("/job"), work={"max_retries": 1, "ack_timeout_ms": 60_000})
@@ -152,7 +152,7 @@ async def test_a_second_engine_on_a_file_is_refused(engine: EngineProcess, secon
 async def test_a_second_engine_on_a_server_takes_part(
     engine: EngineProcess, second: EngineProcess, client_of: ClientOf, endpoint: StepEndpoint
 ) -> None:
-    """What one has begun the other one ends, also when the first is gone; its own stop disturbs nobody."""
+    """What one has begun the other one ends, also when the first is gone; its own stop disturbs no other one."""
     await second.start()
     first_api, second_api = client_of(engine), client_of(second)
     await first_api.put_step("job", endpoint.url("/job"))

@@ -31,7 +31,7 @@ MANY = 20_000
 
 
 def with_password(dsn: str) -> str:
-    """The server of the tests trusts everybody, and so takes any password."""
+    """The server of the tests trusts every user, and so takes any password."""
     return dsn.replace("postgres@", f"postgres:{PASSWORD}@")
 
 

@@ -29,7 +29,7 @@ def text() -> str:
 
 @pytest.fixture(scope="module")
 def services(text: str) -> dict[str, Any]:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed here, so nobody reads config/compose.yaml")
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed here, so config/compose.yaml is not read")
     document = yaml.safe_load(re.sub(r"\$\{(\w+):([?-])([^}]*)\}", filled_in, text))
     assert set(document) == {"name", "x-node", "services", "volumes"}
     found: dict[str, Any] = document["services"]
@@ -80,7 +80,7 @@ def test_nginx_knows_the_nodes_and_waits_for_them(services: dict[str, Any]) -> N
     assert services["nginx"]["volumes"] == ["./nginx.conf:/etc/nginx/nginx.conf:ro"]
 
 
-def test_whom_others_wait_for_can_tell_whether_it_is_healthy(services: dict[str, Any]) -> None:
+def test_a_service_that_others_wait_for_has_a_health_check(services: dict[str, Any]) -> None:
     for name, service in services.items():
         for other, condition in service.get("depends_on", {}).items():
             assert condition == {"condition": "service_healthy"}, name

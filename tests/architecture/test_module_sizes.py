@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -51,13 +50,3 @@ def test_a_function_fits_on_a_screen(path: Path) -> None:
 def test_no_module_is_named_after_nothing() -> None:
     parts = {part for path in EVERYTHING for part in Path(shown(path)).with_suffix("").parts}
     assert not [part for part in parts if MEANINGLESS.search(part)]
-
-
-def test_a_class_name_stands_for_one_thing() -> None:
-    names = Counter(
-        node.name
-        for path in modules(PACKAGE)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
-    assert [name for name, count in names.items() if count > 1] == []

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.source_tree import PACKAGE, ROOT, shown
+from tests.architecture.source_tree import PACKAGE, ROOT, modules, shown
 
-VAGUE = re.compile(r"\b(whoever|somebody|nobody|everybody|anybody|himself)\b", re.IGNORECASE)
+VAGUE = re.compile(
+    r"(?<![a-z0-9])(who(m|so)?ever|whom|(some|any|every)(body|one)|nobody|he|him|his|himself)(?![a-z0-9])",
+    re.IGNORECASE,
+)
 FOLDERS = (PACKAGE, ROOT / "docs", ROOT / "config", ROOT / "examples", ROOT / "benchmarks")
 SUFFIXES = {".py", ".sql", ".md", ".toml", ".yaml", ".json", ".conf", ".sh", ".html", ".js", ".css"}
 
 ALLOWED: dict[tuple[str, str], str] = {
+    ("Makefile", r"grep -hE"): "an option of grep",
     ("config/compose.yaml", r"USER nobody$"): "the name of a Unix user",
     ("src/counterfoil/domain/approvals/decisions.py", r"\bNOBODY\b"): "a constant: the caller when no API keys are set",
     ("src/counterfoil/server/auth.py", r"\bNOBODY\b"): "the same constant",
@@ -39,6 +46,29 @@ def vague_lines(path: Path) -> Iterator[tuple[int, str]]:
 def reason(path: Path, line: str) -> tuple[str, str] | None:
     """The key of the reason that allows a line; None: there is none."""
     return next((key for key in ALLOWED if key[0] == shown(path) and re.search(key[1], line)), None)
+
+
+def said(path: Path) -> Iterator[tuple[int, str]]:
+    """The line and the text of what a test says: its name and those of its classes, docstrings, comments, messages."""
+    text = path.read_text("utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.Expr | ast.Assert):
+            message = node.value if isinstance(node, ast.Expr) else node.msg
+            if isinstance(message, ast.Constant) and isinstance(message.value, str):
+                yield node.lineno, message.value
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+@pytest.mark.parametrize("path", modules(ROOT / "tests"), ids=shown)
+def test_a_test_names_what_acts(path: Path) -> None:
+    if path == Path(__file__):
+        return
+    found = [f"{shown(path)}:{line}: {text}" for line, text in said(path) if VAGUE.search(text)]
+    assert found == [], "name the batch, node, step, caller or person instead"
 
 
 @pytest.mark.parametrize("path", texts(), ids=shown)

@@ -15,9 +15,16 @@ MOST_MODULES = 14
 """A folder with more of them has a seam somewhere."""
 
 
+def modules_by_folder() -> Counter[Path]:
+    return Counter(path.parent for path in modules(PACKAGE) if path.name != "__init__.py")
+
+
 def test_folders_are_small() -> None:
-    counts = Counter(path.parent for path in modules(PACKAGE) if path.name != "__init__.py")
-    assert {str(folder): count for folder, count in counts.items() if count > MOST_MODULES} == {}
+    assert {str(folder): count for folder, count in modules_by_folder().items() if count > MOST_MODULES} == {}
+
+
+def test_no_folder_is_made_for_one_module() -> None:
+    assert [str(folder) for folder, count in modules_by_folder().items() if count == 1] == []
 
 
 def test_a_class_name_stands_for_one_thing() -> None:

@@ -22,7 +22,7 @@ def where(field: str, operator: str, value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Agent:
-    """Who runs the steps of one workflow."""
+    """The agent that runs the steps of one workflow."""
 
     api: Api
     workflow_id: str

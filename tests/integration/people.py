@@ -102,7 +102,7 @@ async def asked(api: Api, flow_id: str, count: int = 1) -> list[Document]:
 
 
 async def decided(api: Api, flow_id: str) -> list[tuple[str, str | None, str | None]]:
-    """What the journal tells of people: what they decided, who it was, and why."""
+    """What the journal tells of reviews: the verdict, the reviewer, and why."""
     return [
         (event["type"], review.get("by"), review.get("comment"))
         for event in await api.events(flow_id)

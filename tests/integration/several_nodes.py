@@ -21,9 +21,9 @@ else:
     Connection = asyncpg.Connection
 
 ONLY_BY_WORD = {"sweep_interval_ms": 60_000, "lease_ms": 300_000}
-"""Nobody looks by himself before the test is over: what one node knows of another it was told."""
+"""No sweep runs by itself before the test is over: what one node knows of another it was told."""
 PROMPT_SECONDS = 5.0
-"""Far more than word from node to node takes, and far less than the time after which everybody looks by himself."""
+"""Far more than word from node to node takes, and far less than the time after which sweeps run by themselves."""
 SHORT_LEASE = {"lease_ms": 600, "sweep_interval_ms": 100}
 
 

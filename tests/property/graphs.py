@@ -91,7 +91,7 @@ def questions(draw: st.DrawFn) -> tuple[dict[str, Shape], list[str], frozenset[s
 
 
 def runnable(graph: Graph, given: Collection[str]) -> set[str]:
-    """Who can run at all if only these steps exist: the oracle."""
+    """The steps that can run at all if only these steps exist: the oracle."""
     able: set[str] = set()
     while True:
         there = set(given).union(*(graph[step_id].outputs for step_id in able))

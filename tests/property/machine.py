@@ -401,7 +401,7 @@ class EngineMachine(RuleBasedStateMachine):
         take_sweep(flow, name, self.processes, self.now)
 
     def crash_during(self, action: Coroutine[Any, Any, Any], point: CrashPoint, after: FlowModel) -> None:
-        """What was committed has happened, though nobody was told; what was not has not."""
+        """What was committed has happened, though no caller was told; what was not has not."""
         reached = self.runner.run(self.simulator.crash_during(action, point))
         if reached and point is CrashPoint.AFTER_COMMIT:
             self.flow = after

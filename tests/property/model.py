@@ -292,7 +292,7 @@ class Item:
         return "duplicate" if self.rules.tolerates_repeats else f"ALREADY_{self.status.upper()}"
 
     def give_back_by(self, report: Report, now: int) -> None:
-        """Whoever did the attempt gives it back; if it was the last one, these were the last words."""
+        """The worker reports the attempt as not completed; if it was the last one, this is the result."""
         self.plan("NOT_COMPLETED", now, (report.retry_after or 0) * 1000)
         if self.status == "failed":
             self.said = report.said()

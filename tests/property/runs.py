@@ -225,6 +225,6 @@ class Run:
                 assert self.redriven or outputs[name] == value, (call, name)
 
     def check_value(self, name: str, value: Any) -> None:
-        """Somebody gave it: as it is, or each part of a list."""
+        """A step or ``init`` gave it: as it is, or each part of a list."""
         for part in value if isinstance(value, list) else [value]:
-            assert part is None or part in self.given.get(name, []), f"nobody gave {part} for {name}"
+            assert part is None or part in self.given.get(name, []), f"no step gave {part} for {name}"

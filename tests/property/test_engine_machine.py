@@ -22,7 +22,7 @@ pytestmark = [
 
 EXAMPLES = {"sqlite": "24", "postgresql": "9"}
 DOCTOR_EVERY = {"sqlite": 1, "postgresql": 8}
-"""So many rules to a visit of the doctor, which costs a connection on a server; at the end of an example he comes."""
+"""The doctor examines after so many rules, since it costs a connection on a server, and at the end of an example."""
 EMPTY = """
 DO $$ BEGIN EXECUTE (
     SELECT 'TRUNCATE ' || string_agg(quote_ident(tablename), ', ') || ' RESTART IDENTITY' FROM pg_tables

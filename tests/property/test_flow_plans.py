@@ -41,7 +41,7 @@ def test_a_goal_is_planned_exactly_if_it_can_be_reached(question: Question) -> N
         assert details["steps"]
         assert not able.intersection(details["steps"])
         return
-    assert not details["missing"][0]["could_be_provided_by"], "somebody needs what nobody gives"
+    assert not details["missing"][0]["could_be_provided_by"], "a step needs what no step gives"
     for item in details["missing"]:
         assert item["attribute"] in graph[item["step_id"]].required - init
         providers = {step_id for step_id, shape in graph.items() if item["attribute"] in shape.outputs}
@@ -82,7 +82,7 @@ def test_the_order_of_a_plan_respects_data_flow(question: Question) -> None:
         shape = graph[step_id]
         assert shape.required <= there
         assert before.issuperset(shape.wait_for)
-        assert before.issuperset(plan.sources[step_id]), "nobody waits for somebody behind him"
+        assert before.issuperset(plan.sources[step_id]), "no step waits for one that comes later"
         there.update(shape.outputs)
         before.add(step_id)
 
@@ -104,7 +104,7 @@ def test_a_plan_says_where_each_value_comes_from_and_why_each_step_is_there_or_n
 
 @THOROUGH
 @given(questions())
-def test_whoever_may_bring_a_value_is_listened_to_unless_he_waits_himself(question: Question) -> None:
+def test_every_provider_of_a_value_is_waited_for_unless_it_waits_for_the_step_itself(question: Question) -> None:
     """A value is not missed because of the names of steps, or because its provider comes late by itself."""
     graph, _, init = question
     plan = planned(question)
@@ -141,7 +141,7 @@ def test_the_provider_with_the_higher_priority_is_planned_and_the_smaller_id_amo
     assert set(plan.excluded) == {"low", "b"}
 
 
-def test_waiting_for_a_step_that_nobody_registered_is_refused_by_its_name() -> None:
+def test_waiting_for_an_unregistered_step_is_refused_by_its_name() -> None:
     graph = {"goal": Shape(wait_for=("nobody",))}
     with pytest.raises(UnknownStep) as refusal:
         make_plan(register_of(graph), ["goal"], [])

@@ -71,7 +71,7 @@ MOMENTS = st.one_of(
 LIVES = st.tuples(
     st.lists(MOMENTS, min_size=25, max_size=35), st.sampled_from([*ENDINGS, None]), st.lists(CALLS, max_size=3)
 )
-"""What happens, how it ends, and who comes too late."""
+"""What happens, how it ends, and what comes too late."""
 
 
 class Life:

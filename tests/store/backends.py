@@ -50,7 +50,7 @@ QUERY_PACKAGES: dict[str, str] = {"sqlite": "counterfoil.store.sqlite", "postgre
 
 
 def place_of(store: Store) -> Place:
-    """Where its database is, for who looks into it by hand."""
+    """Where its database is, to look into it by hand."""
     assert isinstance(store, SqliteStore | PostgresStore)
     return store.path if isinstance(store, SqliteStore) else store.access.dsn
 

@@ -22,7 +22,7 @@ from counterfoil.domain.work.decisions import RetryRules
 from counterfoil.store.kinds.approvals import APPROVALS
 from counterfoil.store.kinds.effects import DEDUP, RECONCILIATIONS, WAITERS
 from counterfoil.store.kinds.flows import FLOWS, INPUTS
-from counterfoil.store.kinds.gates import GATES
+from counterfoil.store.kinds.gate import GATES
 from counterfoil.store.kinds.steps import STEPS
 from counterfoil.store.kinds.work import WORK
 from counterfoil.store.unit_of_work.changes import Changes

@@ -199,7 +199,7 @@ async def test_a_cancel_call_is_taken_in_hand_once(store: Store, node: Node, clo
     assert await node.commit.submit(ForEach(Find.of("find_calls", now=clock(), limit=9), take)) == []
     clock.advance(1)
     [again] = await node.commit.submit(ForEach(Find.of("find_calls", now=clock(), limit=9), take))
-    assert again is not None, "whoever had it in hand is taken for dead"
+    assert again is not None, "the node that had it in hand is taken for dead"
 
 
 async def test_searches_and_commands_of_all_kinds_share_a_transaction(store: Store, node: Node) -> None:
@@ -217,7 +217,7 @@ async def test_searches_and_commands_of_all_kinds_share_a_transaction(store: Sto
 
 
 async def test_a_failure_ends_a_flow_with_what_was_not_loaded_yet(store: Store, node: Node) -> None:
-    """The end of a flow needs its other work, which nobody knew beforehand: it is loaded in a second round."""
+    """The end of a flow needs its other work, which was not known beforehand: it is loaded in a second round."""
     await node.commit.submit(PutStep(step_version("one")))
     await node.commit.submit(PutStep(step_version("two")))
     await node.commit.submit(start("flow", "one", "two"))

@@ -117,7 +117,7 @@ async def test_what_an_approval_is_about_is_fixed(store: Store) -> None:
     assert (await load(store, GUARDED)).approval("approval") == approval_record()
 
 
-async def test_a_key_belongs_to_whom_it_was_given_last(store: Store) -> None:
+async def test_a_key_belongs_to_the_step_that_it_was_given_last(store: Store) -> None:
     first = KeyOwner("step:k", "flow", "step", None, NOW, NOW + 5)
     made = KeyOwner("workflow:k", "flow", None, "digest", NOW, None)
     await write(store, Written(keys={first.key_id: first, made.key_id: made}))

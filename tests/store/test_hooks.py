@@ -10,7 +10,7 @@ import pytest
 
 from counterfoil.domain.records import Hook, HookDelivery, HookPayload, HookToken
 from counterfoil.domain.states import FlowStatus, HookStatus, WorkStatus
-from counterfoil.store.kinds.inbound.hooks import HOOK_PAYLOADS
+from counterfoil.store.kinds.hooks import HOOK_PAYLOADS
 from counterfoil.store.protocol import Store
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.read_set import ReadSet

@@ -66,12 +66,12 @@ async def check_following(store: Store, nodes: list[Node], each: int) -> None:
         await node.stop()
 
 
-async def test_whoever_follows_one_writer_misses_nothing(store: Store, clock: StillClock) -> None:
+async def test_a_reader_of_one_writer_misses_nothing(store: Store, clock: StillClock) -> None:
     await check_following(store, [Node("a", store, clock, batch_limit=7)], each=400)
 
 
 @pytest.mark.postgresql_only
-async def test_whoever_follows_two_writers_misses_nothing(
+async def test_a_reader_of_two_writers_misses_nothing(
     store: Store, make_store: MakeStore, tmp_path: Path, clock: StillClock
 ) -> None:
     other = make_store(tmp_path, clock)
@@ -149,7 +149,7 @@ async def test_what_stands_behind_a_number_still_to_come_is_held_back(
 ) -> None:
     await write(store, Changes(events=[Event(EventType.WORK_HEARTBEAT, NOW, "zero", data={})]))
     writers = [Writer(await new_connection()) for _ in range(2)]
-    for writer in writers:  # and nobody begins or ends between them: the younger is the last of all
+    for writer in writers:  # and no transaction begins or ends between them: the younger is the last of all
         await writer.begin()
     first, second = writers if older_draws_first else reversed(writers)
     await first.tell("first")
@@ -175,7 +175,7 @@ async def until_told(store: Store, expected: list[str], after: int = 0) -> None:
 
 
 @pytest.mark.postgresql_only
-async def test_a_hole_that_stays_holds_nobody_up(store: Store, new_connection: NewConnection) -> None:
+async def test_a_hole_that_stays_holds_no_reader_up(store: Store, new_connection: NewConnection) -> None:
     """Also not while others write all the time: only those are waited for that began before the hole was seen."""
     lost, busy = Writer(await new_connection()), Writer(await new_connection())
     for number in range(3):

@@ -191,7 +191,7 @@ async def test_it_is_locked_before_it_is_read(store: Store, new_connection: NewC
 async def test_a_read_set_refuses_what_no_kind_declares(store: Store) -> None:
     assert ReadSet().example_notes == set()
     with pytest.raises(AttributeError):
-        _ = ReadSet().notes_of_nobody
+        _ = ReadSet().undeclared_notes
     KINDS.withdraw(NOTES)
     with contextlib.ExitStack() as stack:
         stack.callback(KINDS.declare, NOTES)

@@ -62,7 +62,7 @@ async def test_what_is_told_is_heard(store: Store) -> None:
     message = "x" * 7_900
 
     async def told() -> bool:
-        await store.notify(message)  # again, until whoever listens has begun to
+        await store.notify(message)  # again, until the listener has begun to
         return message in heard
 
     await eventually(told, what="the word")

@@ -34,7 +34,7 @@ def test_every_backend_has_the_methods_of_a_store_and_no_others() -> None:
 
 
 async def test_a_notification_without_a_listener_is_dropped(store: Store) -> None:
-    await store.notify("nobody listens")
+    await store.notify("no node listens")
 
 
 def asked_for() -> set[str]:

@@ -122,7 +122,9 @@ async def test_the_limit_holds_over_all_nodes(store: Store, nodes: Pair, clock: 
 
 
 @pytest.mark.postgresql_only
-async def test_who_counts_keeps_the_others_waiting(store: Store, nodes: Pair, new_connection: NewConnection) -> None:
+async def test_a_batch_that_counts_keeps_the_others_waiting(
+    store: Store, nodes: Pair, new_connection: NewConnection
+) -> None:
     """The same lock as for what is out: what another has sent but not committed is not passed over."""
     _, names = await limited(store, 1)
     other, eye = await new_connection(), await new_connection()

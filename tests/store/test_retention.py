@@ -19,7 +19,7 @@ from counterfoil.engine.flows.start import Start
 from counterfoil.store.group_commit.batch import Command, ForEach
 from counterfoil.store.group_commit.commit import GuardRefused
 from counterfoil.store.kinds.flows import FLOWS, KEYED_FLOWS, PRUNED, PrunedFlow
-from counterfoil.store.kinds.gates import KEYS
+from counterfoil.store.kinds.gate import KEYS
 from counterfoil.store.kinds.subscriptions import DELIVERIES
 from counterfoil.store.kinds.work import CALLS
 from counterfoil.store.protocol import Store
@@ -181,7 +181,9 @@ class GiveKey:
 
 
 @pytest.mark.parametrize("first", ["pruned", "given"])
-async def test_a_key_that_is_given_to_another_in_the_same_batch_is_his(store: Store, first: str) -> None:
+async def test_a_key_that_is_given_to_another_flow_in_the_same_batch_belongs_to_that_flow(
+    store: Store, first: str
+) -> None:
     await add_ended(store, "old")
     await write(store, Written(keys={"step:k": step_key_of("k", "old", OLD)}))
     commands = [pruning("old"), GiveKey()]
@@ -259,7 +261,7 @@ async def test_an_id_can_be_used_again(store: Store) -> None:
     assert [rows_of(store, table, "flow") for table in TABLES] == [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
 
 
-async def test_a_flow_that_somebody_else_removed_is_noticed(store: Store) -> None:
+async def test_a_flow_that_another_node_removed_is_noticed(store: Store) -> None:
     with pytest.raises(GuardRefused):
         await write(store, Written(pruned={"nowhere": PrunedFlow({})}))
 
@@ -287,7 +289,7 @@ async def test_what_a_flow_carried_goes_and_the_rest_stays(store: Store) -> None
     assert rows_of(store, "journal", "other") == 1
     assert rows_of(store, "flow_labels", "old") == 2
     kept = [rows_of(store, table, "old") for table in ("gates", "approvals", "key_owners", "deliveries")]
-    assert kept == [1, 1, 1, 0], "a message that nobody took is what it carried"
+    assert kept == [1, 1, 1, 0], "a message that was not delivered is what it carried"
     unit = await load(store, ReadSet(work={"old-good", "old-bad"}, approvals={"old-asked"}))
     asked = unit.approval("old-asked")
     assert (asked.status, asked.arguments, asked.reviews) == ("approved", None, [{"by": "ada", "comment": "kept"}])
@@ -377,7 +379,7 @@ async def test_nodes_that_prune_the_same_share_it(store: Store, nodes: Pair) -> 
 
 @pytest.mark.postgresql_only
 async def test_what_a_node_remembers_of_a_flow_that_is_gone_does_no_harm(store: Store, nodes: Pair) -> None:
-    """It was ended and pruned elsewhere: whoever reports to the node that still believes in it is told so."""
+    """It was ended and pruned elsewhere: a report to the node that still believes in it is answered so."""
     here, there = nodes
     request = StartFlow(flow_id="flow", goals=["step"])
     await here.commit.submit(Start(request, CONTEXT))

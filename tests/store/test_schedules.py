@@ -197,7 +197,7 @@ async def test_a_search_passes_over_what_another_node_has_in_hand(
 
 
 @pytest.mark.postgresql_only
-async def test_a_change_waits_for_whoever_has_the_schedule_in_hand(
+async def test_a_change_waits_for_the_batch_that_has_the_schedule_in_hand(
     store: Store, nodes: Pair, new_connection: NewConnection
 ) -> None:
     """And then sees what became of it: here another node has just moved it on."""
@@ -213,7 +213,7 @@ async def test_a_change_waits_for_whoever_has_the_schedule_in_hand(
 
 
 @pytest.mark.postgresql_only
-async def test_of_many_who_make_the_same_schedule_one_does(store: Store, nodes: Pair) -> None:
+async def test_of_many_batches_that_make_the_same_schedule_one_does(store: Store, nodes: Pair) -> None:
     for number in range(10):
         name = f"same-{number}"
         answers = await asyncio.gather(
@@ -229,7 +229,7 @@ async def test_of_many_who_make_the_same_schedule_one_does(store: Store, nodes: 
 async def test_changing_deleting_and_firing_at_once_come_to_an_end(
     store: Store, nodes: Pair, clock: StillClock
 ) -> None:
-    """In whatever order: nothing is fired twice, and nobody waits in a circle."""
+    """In whatever order: nothing is fired twice, and there is no deadlock."""
     names = [f"schedule-{number}" for number in range(6)]
     for turn in range(15):
         clock.advance(1_000)

@@ -28,7 +28,7 @@ SOON = 300
 
 
 async def has_lapsed(eye: Connection) -> bool:
-    """Whether the one lease is over, for all who see only what was committed."""
+    """Whether the one lease is over, as other transactions see it."""
     return bool(await eye.fetchval("SELECT lease_until <= clock_timestamp() FROM nodes"))
 
 
@@ -78,7 +78,7 @@ async def test_nodes_that_have_long_been_gone_are_forgotten(store: Store, new_co
     assert await orphans(store, "new") == {("work", "gone")}, "what they left behind is not"
 
 
-async def test_whoever_lives_keeps_its_work_and_whoever_does_not_loses_it(store: Store) -> None:
+async def test_a_node_keeps_its_work_until_its_lease_lapses_or_it_leaves(store: Store) -> None:
     await store.join("alive", LEASE_MS)
     await store.join("lapsed", OVER)
     await store.join("left", LEASE_MS)
@@ -87,7 +87,7 @@ async def test_whoever_lives_keeps_its_work_and_whoever_does_not_loses_it(store:
     assert await orphans(store, "alive") == {("of-lapsed", "lapsed")}
     await store.leave("left")
     assert await orphans(store, "alive") == {("of-lapsed", "lapsed"), ("of-left", "left")}
-    assert await orphans(store, "lapsed") == {("of-left", "left")}, "whoever asks never finds its own"
+    assert await orphans(store, "lapsed") == {("of-left", "left")}, "a node never finds its own"
 
 
 async def test_the_secret_is_that_of_the_first(store: Store) -> None:
@@ -114,7 +114,7 @@ async def test_a_lease_that_is_just_being_renewed_has_not_lapsed(store: Store, n
 async def test_a_lease_that_was_found_lapsed_is_not_renewed_meanwhile(
     store: Store, new_connection: NewConnection
 ) -> None:
-    """The renewal has begun in time, but whoever looks for orphans has the lease's row when it is over."""
+    """The renewal has begun in time, but the search for orphans has the lease's row when it is over."""
     searching, holding, eye = await new_connection(), await new_connection(), await new_connection()
     await store.join("late", SOON)
     await add_item(store, "work", owner="late")

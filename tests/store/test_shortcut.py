@@ -136,7 +136,7 @@ async def test_what_another_node_has_changed_is_looked_at_again(
     assert long_ways[-1] == 1
 
 
-async def test_nobody_is_refused_by_memory_alone(store: Store, nodes: Pair) -> None:
+async def test_no_report_is_refused_by_memory_alone(store: Store, nodes: Pair) -> None:
     """One node knows work that was never sent; meanwhile the other sends it, and the first gets its result."""
     start = Start(StartFlow(flow_id="flow", goals=["step"]), CONTEXT)
     nodes[0].prepare = lambda unit: None  # type: ignore[method-assign] # no place to send it from
@@ -148,7 +148,7 @@ async def test_nobody_is_refused_by_memory_alone(store: Store, nodes: Pair) -> N
     assert await nodes[0].outcome(success(work_id)) == "accepted"
 
 
-async def test_who_needs_more_takes_the_whole_batch_along_the_long_way(
+async def test_a_command_that_needs_more_takes_the_whole_batch_along_the_long_way(
     store: Store, nodes: Pair, long_ways: list[int]
 ) -> None:
     for name in ("one", "two"):
@@ -231,7 +231,7 @@ async def rig(store: Store, nodes: Pair, new_connection: NewConnection) -> Rig:
 
 
 async def test_a_statement_that_comes_too_late_writes_nothing(store: Store, rig: Rig) -> None:
-    """Whoever asked what became of it has raised the revision of one of its flows: what comes now fails as a whole."""
+    """The node that asked what became of it has raised the revision of one of its flows: the late batch fails."""
     for name in ("one", "two"):
         await add_item(store, name)
         await rig.remember(name)

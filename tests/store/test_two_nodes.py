@@ -178,7 +178,7 @@ async def test_steps_that_both_register_in_another_order_do_not_lock_each_other_
 async def test_random_batches_over_the_same_flows_never_stand_in_each_others_way(
     store: Store, nodes: Pair, clock: StillClock
 ) -> None:
-    """Whatever two nodes do to the same flows, in whichever order: nothing fails, and nobody locks the other out."""
+    """Whatever two nodes do to the same flows, in whichever order: nothing fails, and neither locks the other out."""
     narrow = step_version("narrow", work={"parallelism": 2})
     for version in (narrow, step_version("other", cancel_url="http://worker.test/cancel")):
         await nodes[0].commit.submit(PutStep(version))

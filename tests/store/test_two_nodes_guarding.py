@@ -78,7 +78,7 @@ async def test_a_policy_holds_on_the_other_node_once_it_is_answered(nodes: Pair)
     assert by_hand(place_of(here.store), "SELECT revision FROM controls") == [(2 * ROUNDS,)]
 
 
-async def test_who_decided_by_older_policies_begins_again(nodes: Pair, batches: list[Batch]) -> None:
+async def test_a_batch_decided_by_older_policies_begins_again(nodes: Pair, batches: list[Batch]) -> None:
     here, there = nodes
     await there.commit.submit(create("flow"))
     await there.commit.submit(ask("flow", "before"))
@@ -95,7 +95,7 @@ async def test_who_decided_by_older_policies_begins_again(nodes: Pair, batches: 
 async def test_a_decision_that_waits_for_a_lock_while_a_policy_is_put_is_made_by_it(
     nodes: Pair, new_connection: NewConnection
 ) -> None:
-    """It has seen the older ones, and was held up by another who had its flow in hand."""
+    """It has seen the older ones, and was held up by another transaction that had its flow in hand."""
     here, there = nodes
     await there.commit.submit(create("flow"))
     await there.commit.submit(ask("flow", "before"))
@@ -103,7 +103,7 @@ async def test_a_decision_that_waits_for_a_lock_while_a_policy_is_put_is_made_by
     async with other.transaction():
         await other.execute("SELECT 1 FROM flows WHERE flow_id = 'flow' FOR UPDATE")
         asking = asyncio.create_task(there.commit.submit(ask("flow")))
-        await eventually(lambda: are_waiting(eye, 1), what="somebody who waits for the flow")
+        await eventually(lambda: are_waiting(eye, 1), what="a transaction that waits for the flow")
         await here.commit.submit(PutPolicy("p", policy("block"), "ada"))
     assert (await asking)["decision"] == "block"
 

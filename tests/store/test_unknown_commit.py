@@ -75,7 +75,7 @@ async def told(store: Store) -> list[str]:
 
 
 LONG_WAY = Cancel("nobody")
-"""Whoever needs a whole flow takes its batch along the long way."""
+"""A command that needs a whole flow takes its batch along the long way."""
 ENDED = ["work_succeeded", "step_completed", "flow_completed"]
 
 
@@ -83,7 +83,7 @@ ENDED = ["work_succeeded", "step_completed", "flow_completed"]
 async def test_it_is_answered_by_what_the_database_holds(
     store: Store, proxy: Proxy, node: Node, fault: CommitFault
 ) -> None:
-    """Where it holds, as done; where it does not, it is done again: either way once, and nobody notices."""
+    """Where it holds, as done; where it does not, it is done again: either way once, and no caller notices."""
     once(proxy, fault)
     commands = (success("work"), success("unknown"), LONG_WAY)
     answers = await asyncio.gather(*(node.outcome(command) for command in commands))
@@ -109,7 +109,7 @@ async def test_it_is_the_same_on_the_short_way(store: Store, proxy: Proxy, node:
 
 
 @pytest.mark.parametrize("fault", [*HOLDING, *LOST])
-async def test_while_nobody_can_be_asked_nobody_is_told_and_nothing_written(
+async def test_while_the_database_cannot_be_asked_nothing_is_told_or_written(
     store: Store, proxy: Proxy, node: Node, fault: CommitFault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("counterfoil.store.postgres.writer.DOUBT_SECONDS", 0.3)
@@ -151,7 +151,7 @@ SLOW_COMMITS = """
     CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON journal DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION hesitate()
 """
-"""Every commit that tells the journal of something waits as long as somebody holds the lock 1."""
+"""Every commit that tells the journal of something waits as long as the lock 1 is held."""
 
 
 @pytest.mark.parametrize("end", ["commits", "dies"])
@@ -164,7 +164,7 @@ async def test_a_commit_that_is_still_under_way_is_waited_for(
     await holding.execute("SELECT pg_advisory_lock(1)")
     once(proxy, "forwarded")
     answering = asyncio.gather(node.outcome(success("work")), node.outcome(LONG_WAY))
-    await eventually(lambda: are_waiting(eye, 2), what="the commit, and whoever asks after it")
+    await eventually(lambda: are_waiting(eye, 2), what="the commit, and the question what became of it")
     assert not answering.done()
     if end == "dies":
         committing = "datname = current_database() AND query = 'COMMIT' AND state = 'active'"
@@ -217,9 +217,7 @@ async def test_a_connection_that_breaks_before_the_commit_is_not_noticed(
     assert len(node.committed) == 1
 
 
-async def test_connections_that_broke_while_nobody_used_them_are_not_noticed(
-    store: Store, proxy: Proxy, node: Node
-) -> None:
+async def test_connections_that_broke_while_unused_are_not_noticed(store: Store, proxy: Proxy, node: Node) -> None:
     await node.store.read("last_seq")
     proxy.cut()
     assert await node.store.read("last_seq") == [(0,)]

@@ -107,7 +107,7 @@ async def test_a_clone_holds_what_its_template_holds(cluster: Cluster) -> None:
     await cluster.drop_database("clone")
 
 
-async def test_a_database_is_dropped_whoever_uses_it(cluster: Cluster) -> None:
+async def test_a_database_is_dropped_though_it_is_in_use(cluster: Cluster) -> None:
     await cluster.create_database("used")
     connection = await cluster.connect("used")
     await cluster.drop_database("used")
@@ -145,7 +145,7 @@ async def test_the_binaries_of_the_wheel_will_do(new_cluster: NewCluster, binari
     assert "PostgreSQL" in str(await value(cluster, "SELECT version()", "clone"))
 
 
-@pytest.mark.skipif(not AS_ROOT, reason="only root runs the server as somebody else")
+@pytest.mark.skipif(not AS_ROOT, reason="only root runs the server as another user")
 @pytest.mark.skipif(not binaries_of_the_wheel(), reason="only the binaries of the wheel can be moved")
 def test_binaries_in_a_private_directory_are_copied(new_cluster: NewCluster, tmp_path: Path) -> None:
     (tmp_path / "private").mkdir(mode=0o700)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import click
 
 from counterfoil.cli.commands.approvals import approvals
+from counterfoil.cli.commands.callbacks import callbacks
 from counterfoil.cli.commands.doctor import doctor
 from counterfoil.cli.commands.effects.reconciliations import reconcile
 from counterfoil.cli.commands.effects.reservations import effects
 from counterfoil.cli.commands.flows import flow
-from counterfoil.cli.commands.gate import gate
-from counterfoil.cli.commands.inbound.hooks import hooks
+from counterfoil.cli.commands.gate.calls import gate
+from counterfoil.cli.commands.gate.workflows import workflow
+from counterfoil.cli.commands.hooks import hooks
 from counterfoil.cli.commands.keys import keys
 from counterfoil.cli.commands.plans import plan
 from counterfoil.cli.commands.policies import policy
@@ -18,9 +20,7 @@ from counterfoil.cli.commands.schedules import schedule
 from counterfoil.cli.commands.serve import serve
 from counterfoil.cli.commands.steps import step
 from counterfoil.cli.commands.store import store
-from counterfoil.cli.commands.webhook.callbacks import callbacks
 from counterfoil.cli.commands.work import work
-from counterfoil.cli.commands.workflows import workflow
 from counterfoil.cli.demo.command import demo
 from counterfoil.cli.dev.command import dev
 from counterfoil.version import __version__

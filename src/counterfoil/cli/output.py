@@ -145,10 +145,22 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *,
     _print_lines(lambda width: table_lines(columns, listed, width))
 
 
+def print_more(page: Mapping[str, Any]) -> None:
+    """Print how to list the next page, if there is one."""
+    if page["next_cursor"]:
+        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+
+
 def print_facts(facts: Iterable[tuple[str, str | Text | None]]) -> None:
     """Print names and values, one per line; None is left out."""
     known = [(name, value) for name, value in facts if value is not None]
     _print_lines(lambda width: fact_lines(known, width))
+
+
+def print_value(name: str, value: Any) -> None:
+    """Print a JSON value below its name, indented."""
+    lines = json.dumps(value, indent=2, ensure_ascii=False).splitlines()
+    click.echo("\n".join(["", name, *(f"  {line}" for line in lines)]))
 
 
 def print_line(text: Text, *, hang: int) -> None:

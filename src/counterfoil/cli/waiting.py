@@ -9,7 +9,7 @@ from counterfoil.cli.output import when
 
 if TYPE_CHECKING:
     from counterfoil.client.documents import WorkItem
-    from counterfoil.wire.inbound.hooks import HookOfWork
+    from counterfoil.wire.hooks import HookOfWork
 
 UNKNOWN_HOLDS = ("reconcile", "unsafe_once")
 """What ``hold`` says while the outcome of an item is unknown."""

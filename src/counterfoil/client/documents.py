@@ -8,6 +8,8 @@ from __future__ import annotations
 from counterfoil.wire.approvals import ApprovalDocument as Approval
 from counterfoil.wire.approvals import ApprovalsPage as ApprovalPage
 from counterfoil.wire.approvals import PendingApproval, StepReviewed
+from counterfoil.wire.callbacks import CallbackDetail, CallbackPage, CallbackReplayed
+from counterfoil.wire.callbacks import CallbackDocument as Callback
 from counterfoil.wire.effects import AuditEntry, EffectPage, EffectSummary, LastProbe, ReconciliationPage
 from counterfoil.wire.effects import EffectCompleted as CompletedEffect
 from counterfoil.wire.effects import EffectDetail as Effect
@@ -25,13 +27,16 @@ from counterfoil.wire.flows import FlowStarted as StartedFlow
 from counterfoil.wire.flows import PlanDocument as Plan
 from counterfoil.wire.flows import StepCompensation as Compensated
 from counterfoil.wire.flows import StepInFlow as StepRun
-from counterfoil.wire.gate import ClaimDocument as Claim
-from counterfoil.wire.gate import ClaimProlonged, GateAnswer, RetryContext
-from counterfoil.wire.gate import KeyOwnerDocument as KeyOwner
-from counterfoil.wire.inbound.hooks import HookDocument as Hook
-from counterfoil.wire.inbound.hooks import HooksPage as HookPage
-from counterfoil.wire.inbound.hooks import ListedHook
-from counterfoil.wire.inbound.hooks import PayloadTaken as DeliveredPayload
+from counterfoil.wire.gate.calls import ClaimDocument as Claim
+from counterfoil.wire.gate.calls import ClaimProlonged, GateAnswer, RetryContext
+from counterfoil.wire.gate.calls import KeyOwnerDocument as KeyOwner
+from counterfoil.wire.gate.workflows import WorkflowDocument as Workflow
+from counterfoil.wire.gate.workflows import WorkflowEnded, WorkflowStep, WorkflowStepDetail, WorkflowSummary
+from counterfoil.wire.gate.workflows import WorkflowsPage as WorkflowPage
+from counterfoil.wire.hooks import HookDocument as Hook
+from counterfoil.wire.hooks import HooksPage as HookPage
+from counterfoil.wire.hooks import ListedHook
+from counterfoil.wire.hooks import PayloadTaken as DeliveredPayload
 from counterfoil.wire.journal import EventsPage as EventPage
 from counterfoil.wire.journal import JournalEvent as Event
 from counterfoil.wire.operations import ReadinessDocument as Readiness
@@ -49,14 +54,10 @@ from counterfoil.wire.subscriptions import SubscriptionDocument as Subscription
 from counterfoil.wire.subscriptions import SubscriptionPut
 from counterfoil.wire.subscriptions import SubscriptionsPage as SubscriptionPage
 from counterfoil.wire.work import AttemptDocument as Attempt
-from counterfoil.wire.work import CallbackDetail, CallbackPage, CallbackReplayed, ReportTaken, WorkDetail, WorkPage
-from counterfoil.wire.work import CallbackDocument as Callback
+from counterfoil.wire.work import ReportTaken, WorkDetail, WorkPage
 from counterfoil.wire.work import WorkDocument as WorkItem
 from counterfoil.wire.work import WorkRedriven as RedrivenWork
 from counterfoil.wire.work import WorkRedrivenByFilter as RedrivenByFilter
-from counterfoil.wire.workflows import WorkflowDocument as Workflow
-from counterfoil.wire.workflows import WorkflowEnded, WorkflowStep, WorkflowStepDetail, WorkflowSummary
-from counterfoil.wire.workflows import WorkflowsPage as WorkflowPage
 
 __all__ = [
     "Approval",

@@ -33,7 +33,7 @@ import orjson
 
 from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.work.receipts import Receipts
-from counterfoil.domain.work.replies import Reply, SendOutcome
+from counterfoil.domain.work.replies import NOT_ALLOWED, Reply, SendOutcome
 from counterfoil.engine import Engine, EngineContext, Limits, Retention, assemble
 from counterfoil.engine.subscriptions.messages import MessageSigner
 from counterfoil.engine.sweeps.declarations import sweeps_of
@@ -123,9 +123,7 @@ class Network:
         self, url: str, *, body: bytes, headers: dict[str, str], timeout_ms: int, may_send: Callable[[], bool]
     ) -> Reply:
         if not may_send():
-            return Reply(
-                SendOutcome.NOT_DELIVERED, error="not sent: the attempt's deadline passed or this node's lease expired"
-            )
+            return Reply(SendOutcome.NOT_DELIVERED, error=NOT_ALLOWED)
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.calls.append(Call(url, orjson.loads(body), headers, timeout_ms, reply, asyncio.current_task()))
         always = self._always.get(url)

@@ -25,7 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from counterfoil.domain.time import Clock
-from counterfoil.domain.work.replies import Reply, SendOutcome
+from counterfoil.domain.work.replies import NOT_ALLOWED, Reply, SendOutcome
 from counterfoil.transport.egress import EgressDenied, EgressPolicy, GuardedResolver, destination
 from counterfoil.transport.exhaustion import LocalLack, lack_of
 
@@ -194,10 +194,7 @@ class HttpTransport:
             )
         except _BEFORE_SENDING as error:
             if payload.refused:
-                return Reply(
-                    SendOutcome.NOT_DELIVERED,
-                    error="not sent: the attempt's deadline passed or this node's lease expired",
-                )
+                return Reply(SendOutcome.NOT_DELIVERED, error=NOT_ALLOWED)
             lack = None if payload.sent else connecting.lack or lack_of(_cause(error), connecting.address)
             if lack is not None:
                 return Reply(SendOutcome.NOT_DELIVERED, error=f"not sent: this machine lacks {lack}", lack=lack)

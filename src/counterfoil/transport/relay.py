@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from counterfoil.domain.urls import RELAY_SCHEME, relay_address
-from counterfoil.domain.work.replies import Reply, SendOutcome
+from counterfoil.domain.work.replies import NOT_ALLOWED, Reply, SendOutcome
 
 NOT_CONNECTED = "no relay of this name is connected to this node"
 LOST_BEFORE = "the relay was disconnected before the request was handed over"
 LOST_AFTER = "the relay was disconnected before it replied"
-NOT_ALLOWED = "not sent: the attempt's deadline passed or this node's lease expired"
 
 
 @dataclass(eq=False)

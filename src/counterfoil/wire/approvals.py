@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from counterfoil.wire.gate import ApprovalState, RetryContext
+from counterfoil.wire.gate.calls import ApprovalState, RetryContext
 from counterfoil.wire.journal import JournalEvent
 from counterfoil.wire.policies import DecisionText, MatchedPolicy
 from counterfoil.wire.schema import OneOf, Time, Values, described

@@ -173,7 +173,7 @@ class Connection:
 
     def close(self) -> None:
         if self._streams is not None:
-            self._streams[1].transport.abort()  # also with a body under way that nobody reads any more
+            self._streams[1].transport.abort()  # also with a body under way that the server reads no more
             self._streams = None
 
     async def ended(self) -> None:

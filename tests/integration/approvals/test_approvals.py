@@ -90,7 +90,7 @@ async def test_an_approval_is_listed_with_all_that_a_reviewer_must_know_and_lets
 
 
 async def test_of_two_reviewers_at_once_exactly_one_lands(team: Team) -> None:
-    """Whatever each of them wants, and on whichever of the two paths he comes."""
+    """Whatever each reviewer wants, and by whichever of the two paths."""
     for turn in range(4):
         workflow_id, approval_id = await held(team)
         replies = await asyncio.gather(
@@ -136,7 +136,7 @@ async def test_two_approvals_need_two_different_keys_and_one_rejection_is_enough
         assert sorted(review["by"] for review in now["reviews"]) == ["rita", "rob"]
 
 
-async def test_who_asked_or_began_the_workflow_does_not_approve_where_that_is_separated(team: Team) -> None:
+async def test_requester_and_starter_may_not_approve_where_that_is_separated(team: Team) -> None:
     await put_policy(team["ada"], "payments", policy("pay", separate_requester=True))
     workflow_id = await begin(team["ada"])
     answer = await gate(team["olga"], workflow_id)  # begun by one, asked for by another
@@ -147,11 +147,11 @@ async def test_who_asked_or_began_the_workflow_does_not_approve_where_that_is_se
     workflow_id = await begin(team["olga"])
     answer = await gate(team["ada"], workflow_id)  # the caller of the gate, this time
     (await approve(team["ada"], answer["approval_id"])).refused(403, "SELF_APPROVAL")
-    assert (await reject(team["ada"], answer["approval_id"])).ok()["status"] == "rejected", "who asked may take it back"
+    assert (await reject(team["ada"], answer["approval_id"])).ok()["status"] == "rejected", "a requester may reject"
     assert await decided(team["vic"], workflow_id) == [("approval_rejected", "ada", None)]
 
 
-async def test_who_reviews_is_told_by_the_key_alone_and_each_role_does_its_own(team: Team) -> None:
+async def test_the_key_alone_names_the_reviewer_and_each_role_does_its_own(team: Team) -> None:
     workflow_id, approval_id = await held(team)
     path = f"/api/v1/approvals/{approval_id}/approve"
     for forged in ({"approved_by": "rob"}, {"reviewer": "rob"}, {"by": "rob", "comment": "x"}):
@@ -248,10 +248,10 @@ async def test_an_approval_expires_by_the_sweep_and_another_call_asks_again(
     assert answer["approval_id"] != approval_id
 
 
-async def test_whoever_approves_between_deadline_and_sweep_is_too_late(
+async def test_an_approval_between_deadline_and_sweep_is_too_late(
     start_node: StartNode, session: aiohttp.ClientSession
 ) -> None:
-    """And who races the sweep: exactly one of them wins, and everything else tells of that one."""
+    """And one that races the sweep: exactly one of them wins, and everything else tells of that one."""
     clock = MovableClock()
     node = await start_node(clock, **KEYED, **NO_SWEEPS)
     team, approvals = clients(session, node.url), node.engine.engine.approvals
@@ -316,7 +316,7 @@ async def test_what_happens_at_one_moment_is_decided_one_after_the_other(team: T
         assert (await team["ada"].request("DELETE", "/api/v1/policies/looks")).status == 204
 
 
-async def test_who_always_reevaluates_gets_through_once_for_each_approval(team: Team) -> None:
+async def test_reevaluating_always_allows_once_for_each_approval(team: Team) -> None:
     agent = team["olga"]
     workflow_id, approval_id = await held(team)
     (await approve(team["rita"], approval_id)).ok()

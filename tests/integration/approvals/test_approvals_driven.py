@@ -100,7 +100,7 @@ async def test_two_approvals_at_once_make_one_dispatch(team: dict[str, Api], end
 async def test_a_late_outcome_of_a_held_item_counts_and_makes_the_question_void(
     api: Api, endpoint: StepEndpoint
 ) -> None:
-    """The first attempt was not silent for ever, only slow: nobody needs to be asked about a second one."""
+    """The first attempt was not silent for ever, only slow: no approval is needed for a second one."""
     await put_policy(api, "retries", policy(STEP, conditions=SECOND))
     flow_id, received = await dispatched(api, endpoint, work=LATER)
     (question,) = await asked(api, flow_id)
@@ -161,7 +161,7 @@ async def test_a_rejection_fails_the_step_and_other_branches_go_on(shop: Worksho
     work_id = (await shop.api.work(flow_id))["work_id"]
     (await shop.api.post(f"/api/v1/work/{work_id}/redrive")).ok()
     (question,) = await asked(shop.api, flow_id)
-    assert question["work_id"] != work_id, "who tries it once more asks once more"
+    assert question["work_id"] != work_id, "another attempt asks once more"
     (await approve(shop.api, question["approval_id"])).ok()
     await shop.report("risky", by_risky=2)
     assert (await shop.api.final(flow_id))["status"] == "completed"
@@ -185,7 +185,7 @@ async def test_each_item_of_a_fan_out_is_asked_about_on_its_own(shop: Workshop) 
     assert sorted(call["n"] for call in shop.calls("double")) == [1, 2, 4]
 
 
-async def test_nobody_who_decides_in_time_fails_the_step(
+async def test_no_decision_in_time_fails_the_step(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
     clock = MovableClock()
@@ -218,7 +218,7 @@ async def test_undoing_is_not_asked_about(shop: Workshop) -> None:
 
 
 async def test_what_a_flow_inside_another_sends_is_asked_about(team: dict[str, Api], endpoint: StepEndpoint) -> None:
-    """The one who started the outermost flow is who asks, however deep it lies."""
+    """The caller that started the outermost flow is the requester, however deep the step lies."""
     shop = Workshop(team["ada"], endpoint)
     await put_policy(
         shop.api,

@@ -72,7 +72,7 @@ async def test_of_two_reviewers_at_two_nodes_exactly_one_lands_and_the_work_is_s
         await succeed(there["olga"], received)
 
 
-async def test_who_approves_at_one_node_and_the_sweep_of_another_do_not_both_win(
+async def test_an_approval_at_one_node_and_the_sweep_of_another_do_not_both_win(
     start_node: StartNode, connect: Connect
 ) -> None:
     clock = MovableClock()

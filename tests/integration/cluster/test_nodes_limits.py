@@ -191,7 +191,7 @@ async def test_room_that_a_node_left_behind_is_used(
 async def test_what_was_passed_over_is_not_forgotten(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
-    """Somebody had the flow in hand when the node looked for what is due: it looks again soon, not at its next tick."""
+    """The flow was locked when the node looked for what is due: it looks again soon, not at its next tick."""
     [node] = await start_nodes(start_node, 1, **ONLY_BY_WORD)
     api = connect(node)
     await api.put_step(STEP, endpoint.url(PATH), work={"init_backoff_ms": 300})
@@ -205,7 +205,7 @@ async def test_what_was_passed_over_is_not_forgotten(
     await endpoint.received(PATH, 2, within=PROMPT_SECONDS)
 
 
-async def test_word_of_room_is_heeded_by_whoever_has_work_for_it(
+async def test_word_of_room_is_heeded_by_every_node_with_work_for_it(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
     """Also by a node that never came to believe the step to be full: it knows that something is due."""

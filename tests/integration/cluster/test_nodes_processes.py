@@ -90,7 +90,7 @@ async def check_taken_over(api: Api, endpoint: StepEndpoint, sending: str, since
 
 
 async def check_only_the_webhook_counts(api: Api, endpoint: StepEndpoint, waiting: str) -> None:
-    """What was acknowledged was not sent again: its report is taken by whoever is there."""
+    """What was acknowledged was not sent again: its report is taken by any node that is there."""
     assert (await api.work(waiting))["status"] == "active"
     assert len(endpoint.requests("/waiting")) == 1
     await succeed(api, endpoint.requests("/waiting")[0], n=1)

@@ -33,7 +33,7 @@ from tests.wire import Api
 pytestmark = pytest.mark.postgresql_only
 
 SLOW_COMMIT = 4_711
-"""An advisory lock: whoever holds it holds up the commit of what is told of the flow ``slow``."""
+"""An advisory lock: while it is held, no commit adds to the journal of the flow ``slow``."""
 
 
 def flow_stream(api: Api, flow_id: str, after: str | None = "0") -> contextlib.AbstractAsyncContextManager[EventStream]:
@@ -81,7 +81,7 @@ async def test_the_stream_of_all_shows_at_once_what_another_node_commits(
 
 
 async def test_many_flows_at_once_are_all_told(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
-    """More of them, and with longer names, than fit into one message: whoever waits for any of them is woken."""
+    """More of them, and with longer names, than fit into one message: all that wait for any of them are woken."""
     a, b = map(connect, await start_nodes(start_node, 2, **ONLY_BY_WORD))
     release = asyncio.Event()
     endpoint.answer(PATH, Answer(body={"success": True}, until=release))
@@ -210,7 +210,7 @@ async def slow_commits(node: Node) -> AsyncIterator[Connection]:
 
 
 async def waits(node: Node, *kinds: str) -> bool:
-    """Whether somebody waits for a lock of one of these kinds."""
+    """Whether a transaction waits for a lock of one of these kinds."""
     async with hand(node) as connection:
         return bool(
             await connection.fetchval(
@@ -227,7 +227,7 @@ async def waits(node: Node, *kinds: str) -> bool:
 async def test_without_a_word_it_is_seen_by_looking(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
-    """A node that hears nothing shows everything all the same, to streams and to those who wait for a result."""
+    """A node that hears nothing shows everything all the same, to streams and to polls that wait for a result."""
     nodes = await start_nodes(start_node, 2)
     a, b = map(connect, nodes)
     deafen(nodes[1])
@@ -249,7 +249,7 @@ async def test_without_a_word_it_is_seen_by_looking(
 async def test_what_a_node_did_before_it_left_is_seen(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
-    """Though no word of it came, and though nobody else is there any more when the others are counted again."""
+    """Though no word of it came, and though no other node is left when the nodes are counted again."""
     gone, stays = await start_nodes(start_node, 2)
     a, b = connect(gone), connect(stays)
     deafen(stays)
@@ -302,7 +302,7 @@ async def _count(server: Connection, node: Node, count: int) -> bool:
 
 @contextlib.asynccontextmanager
 async def no_more_connections(server: Connection, node: Node) -> AsyncIterator[None]:
-    """The server lets nobody in any more to the database of a node; who is in stays."""
+    """The server accepts no more connections to the database of a node; those that are open stay."""
     await server.execute(f'ALTER DATABASE "{database_of(node)}" ALLOW_CONNECTIONS false')
     try:
         yield
@@ -313,7 +313,7 @@ async def no_more_connections(server: Connection, node: Node) -> AsyncIterator[N
 async def test_word_from_strangers_does_no_harm(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
-    """Somebody else may use the same channel, for whatever he likes."""
+    """Another program may use the same channel, for whatever purpose."""
     nodes = await start_nodes(start_node, 2, **ONLY_BY_WORD)
     a, b = map(connect, nodes)
     flow_id, received = await dispatched(a, endpoint)

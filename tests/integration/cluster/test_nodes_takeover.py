@@ -147,7 +147,7 @@ async def test_a_claim_is_not_sent_under_another_lease(line: Proxy, start_node: 
 
 
 class Turnstile:
-    """A sync endpoint that lets nobody in before it is opened: who connects is kept waiting by the network itself."""
+    """A sync endpoint that accepts no connection before it is opened: the network itself keeps clients waiting."""
 
     def __init__(self) -> None:
         self.attempts: list[int] = []
@@ -205,7 +205,7 @@ async def test_a_node_alone_takes_over_from_itself(
     assert await outcomes(api, flow_id) == ["dispatched", "not_completed", "dispatched", "succeeded"]
 
 
-async def test_an_answer_counts_after_the_lease_while_nobody_has_taken_over(
+async def test_an_answer_counts_after_the_lease_while_no_node_has_taken_over(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
     node = await start_node(**LEASE)
@@ -306,7 +306,7 @@ async def test_a_node_that_leaves_hands_over_at_once(
 async def test_a_node_that_takes_its_time_to_leave_keeps_what_it_is_sending(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
-    """Its grace is longer than its lease: nobody takes over what it still waits for."""
+    """Its grace is longer than its lease: no node takes over what it still waits for."""
     leaves, stays = await start_node(**LEASE, shutdown_grace_ms=20_000), await start_node(**LEASE)
     a, b = connect(leaves), connect(stays)
     answered = asyncio.Event()

@@ -346,7 +346,7 @@ async def test_reviews(client: AxonFlow, put_policy: PutPolicy) -> None:
 
 
 @pytest.mark.client("axonflow", "get_workflow after an approval expired or became void")
-async def test_a_workflow_whose_approval_nobody_decided_can_be_read(
+async def test_a_workflow_with_a_pending_approval_can_be_read(
     client: AxonFlow, house: Gatehouse, put_policy: PutPolicy
 ) -> None:
     """The client knows three states of an approval, and refuses to read any other."""

@@ -86,7 +86,7 @@ async def test_the_whole_life_of_a_run(client: AxonFlow, house: Gatehouse, put_p
 
 
 @pytest.mark.client("axonflow", "wait_for_approval: rejected, and not decided in time")
-async def test_a_rejected_step_and_one_that_nobody_decides(client: AxonFlow, put_policy: PutPolicy) -> None:
+async def test_a_rejected_step_and_one_that_is_never_decided(client: AxonFlow, put_policy: PutPolicy) -> None:
     held = unique("held")
     await put_policy("require_approval", f"step-*-{held}")
     adapter = AxonFlowLangGraphAdapter(client, "review")

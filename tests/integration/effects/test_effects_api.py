@@ -1,4 +1,4 @@
-"""The effects API over HTTP: who may run an effect, what is recorded once, and what is refused."""
+"""The effects API over HTTP: which caller may run an effect, what is recorded once, and what is refused."""
 
 from __future__ import annotations
 

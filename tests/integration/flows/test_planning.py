@@ -105,7 +105,7 @@ async def test_a_flow_keeps_the_steps_that_it_was_planned_with(shop: Workshop) -
     assert (await shop.end(flow_id))["outputs"] == {"x": 1, "y": "old"}
 
 
-async def test_optional_inputs_pull_in_nobody(shop: Workshop) -> None:
+async def test_optional_inputs_pull_in_no_step(shop: Workshop) -> None:
     await shop.sync("helper", {"x": gives()}, succeeded(x=1))
     await shop.sync("goal", {"x": may_take("default")}, succeeded())
     flow = await shop.run("goal")

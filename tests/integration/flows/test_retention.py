@@ -81,7 +81,7 @@ async def test_payloads_go_before_the_flow(start_node: StartNode, connect: Conne
     assert [(each["flow_id"], each["pruned_at"]) for each in listed] == [(flow_id, flow["pruned_at"])]
     for report in ({**SUCCESS, "outputs": {"given": "secret"}}, {"success": False, "error": "other"}):
         details = (await api.complete(received, report)).refused(400, "ALREADY_SUCCEEDED")
-        assert details["same_result"] is None, "nobody knows any more"
+        assert details["same_result"] is None, "it is not known any more"
     (await api.post(f"/api/v1/flows/{flow_id}/cancel")).refused(409, "FLOW_FINAL")
     assert (await api.final(flow_id))["outputs"] == {}
     clock.advance(hours=24)

@@ -153,7 +153,7 @@ async def test_a_step_without_attributes_takes_what_was_given_and_gives_everythi
 
 
 async def test_a_non_goal_step_that_finishes_last_ends_the_flow(shop: Workshop) -> None:
-    """The goal took the default: nobody needs the other step any more, but it has begun, and may finish."""
+    """The goal took the default: no step needs the other step any more, but it has begun, and may finish."""
     await shop.waits("late", {"x": gives(), "z": gives()})
     await shop.waits("early", {"e": gives()})
     await shop.sync("choice", {"c": gives()}, succeeded(c=1), wait_for={"any": 1, "of": ["early"]})

@@ -70,7 +70,7 @@ async def test_if_all_that_it_waits_for_are_skipped_it_is_skipped(shop: Workshop
     assert (flow["status"], set(states(flow).values())) == ("completed", {"skipped"})
 
 
-async def test_who_is_needed_elsewhere_is_not_cancelled(shop: Workshop) -> None:
+async def test_a_step_that_is_needed_elsewhere_is_not_cancelled(shop: Workshop) -> None:
     await racers(shop, "a", "b")
     await shop.sync("first", {}, succeeded(), wait_for={"of": ["a", "b"]})
     await shop.sync("goal", {"from_a": takes()}, succeeded())

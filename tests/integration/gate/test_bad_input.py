@@ -142,16 +142,16 @@ ODD = ["%00", "%ED%A0%80", "a%2Fb", "x" * 200, "%F0%9F%92%B8", "'--", "a%20b", "
 
 @pytest.mark.parametrize("odd", ODD)
 async def test_odd_ids(house: Gatehouse, odd: str) -> None:
-    """A workflow that cannot be is not there, and a step that cannot be is said to be wrong; who looks finds none."""
+    """A workflow that cannot be is not there, and a step that cannot be is said to be wrong; neither is found."""
     agent = await house.agent()
-    nobody = Agent(house.api, odd, "")
+    absent = Agent(house.api, odd, "")
     replies = [
-        await house.api.get(nobody.path),
-        await house.api.get(f"{nobody.path}/steps/pay"),
-        await nobody.ask("pay"),
-        await nobody.report("pay"),
-        await nobody.say("complete"),
-        await nobody.review("pay", "approve"),
+        await house.api.get(absent.path),
+        await house.api.get(f"{absent.path}/steps/pay"),
+        await absent.ask("pay"),
+        await absent.report("pay"),
+        await absent.say("complete"),
+        await absent.review("pay", "approve"),
         await agent.ask(odd),
         await agent.report(odd),
         await agent.review(odd, "reject"),

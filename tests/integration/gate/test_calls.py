@@ -265,7 +265,7 @@ async def test_a_claim_makes_allow_exclusive(house: Gatehouse) -> None:
 
 
 async def test_a_claim_without_a_name_is_given_one(house: Gatehouse) -> None:
-    """Who keeps the name of the answer can ask again."""
+    """With the id of the answer, the agent can ask again."""
     agent = await house.agent()
     holder = (await agent.gate("pay", claim={}))["claim"]["holder"]
     assert holder

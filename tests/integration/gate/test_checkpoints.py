@@ -234,9 +234,9 @@ async def test_ids_that_name_nothing(house: Gatehouse) -> None:
     for odd in (foreign["id"], 0, "-1", "x", "1.5", "9" * 18, "9" * 40, "%00", "%F0%9F%92%B8", "1%2F2"):
         reply = await resume(agent, odd)
         assert (reply.status, reply.code) in ((404, "UNKNOWN_CHECKPOINT"), (400, "BAD_REQUEST")), (odd, reply.content)
-    for nobody in (Agent(house.api, "wf_nothing", ""), Agent(house.api, "%00", "")):
-        assert (await house.api.get(f"{nobody.path}/checkpoints")).status in (400, 404)
-        assert (await resume(nobody)).status in (400, 404)
+    for absent in (Agent(house.api, "wf_nothing", ""), Agent(house.api, "%00", "")):
+        assert (await house.api.get(f"{absent.path}/checkpoints")).status in (400, 404)
+        assert (await resume(absent)).status in (400, 404)
     wrong: list[Any] = [[], "text", 7, True]
     for body in wrong:
         (await resume(agent, None, body)).refused(422, "INVALID_INPUT")
@@ -249,7 +249,7 @@ async def test_a_flow_of_the_engine_has_none(house: Gatehouse) -> None:
     (await resume(flow)).refused(404, "UNKNOWN_WORKFLOW")
 
 
-async def test_two_who_resume_at_once_reopen_it_once(house: Gatehouse) -> None:
+async def test_two_resumes_at_once_reopen_it_once(house: Gatehouse) -> None:
     agent = await house.agent()
     await run(agent, "look")
     (await agent.say("abort")).ok()

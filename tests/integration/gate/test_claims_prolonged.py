@@ -45,7 +45,7 @@ async def test_a_holder_keeps_its_claim_and_nothing_is_counted(start_node: Start
 async def test_only_the_holder_of_a_live_claim_can(start_node: StartNode, connect: Connect) -> None:
     clock = MovableClock()
     step = await claimed(connect(await start_node(clock)))
-    (await step.beat("somebody else")).refused(409, "CLAIM_LOST")
+    (await step.beat("another")).refused(409, "CLAIM_LOST")
     clock.advance(seconds=61)
     (await step.beat()).refused(409, "CLAIM_LOST")
     again = (await step.gate(claim={"lease_seconds": 60})).ok()
@@ -54,13 +54,13 @@ async def test_only_the_holder_of_a_live_claim_can(start_node: StartNode, connec
     (await step.beat(again["claim"]["holder"])).ok()
 
 
-async def test_who_works_for_a_workflow_that_has_ended_is_told(api: Api) -> None:
+async def test_a_heartbeat_for_a_workflow_that_has_ended_is_refused(api: Api) -> None:
     step = await claimed(api)
     (await api.request("POST", f"{step.workflow}/abort", json={})).ok()
     assert (await step.beat()).ok() == {"lease_expires_at": None, "cancel_requested": True}
 
 
-async def test_steps_that_nobody_asked_for(api: Api) -> None:
+async def test_steps_without_a_gate_call(api: Api) -> None:
     step = await claimed(api)
     other = await api.request("POST", f"{step.workflow}/steps/other/heartbeat", json={"holder": "x"})
     other.refused(404, "UNKNOWN_STEP")
@@ -81,7 +81,7 @@ async def test_a_late_failure_does_not_end_what_another_has_claimed(start_node: 
     assert (await api.post(complete, {"output": {}, "holder": first.holder})).status == 204, "what happened happened"
 
 
-async def test_a_failure_after_a_lapse_counts_while_nobody_else_has_the_step(
+async def test_a_failure_after_a_lapse_counts_while_no_other_agent_has_the_step(
     start_node: StartNode, connect: Connect
 ) -> None:
     clock = MovableClock()

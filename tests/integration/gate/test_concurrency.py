@@ -51,7 +51,7 @@ async def many_claims(agent: Agent, seats: Seats) -> None:
 
 
 async def many_completions(agent: Agent, seats: Seats) -> None:
-    """The same outcome is taken from everybody, another one from nobody but the first."""
+    """The same outcome is taken from every caller, another one from none but the first."""
     await agent.gate("same")
     replies = await at_once(seats, MANY, lambda api, _: agent.at(api).report("same", output={"n": 1}))
     assert codes(replies) == {"204": MANY}
@@ -93,7 +93,7 @@ async def two_workflows_with_one_global_key(seats: Seats) -> None:
 
 
 async def one_approval(agent: Agent, seats: Seats) -> None:
-    """Of many who agree at once one counts, and what is asked meanwhile is told one of both."""
+    """Of many approvals at once one counts; gate calls meanwhile see the state before or after."""
     await agent.rule("require_approval", match={"step_id": "held"})
     held = await agent.gate("held")
     path = f"/api/v1/approvals/{held['approval_id']}/approve"

@@ -45,7 +45,7 @@ async def test_a_workflow_that_is_gone(start_node: StartNode, connect: Connect) 
 
 
 async def test_a_workflow_whose_payloads_are_gone(start_node: StartNode, connect: Connect) -> None:
-    """That a step was completed is still known, with what is not: nobody is told that it was nothing."""
+    """That a step was completed is still known, with what is not: no caller is told that it was nothing."""
     clock = MovableClock()
     api = connect(await start_node(clock, payload_retention_ms=HOUR, retention_ms=24 * HOUR))
     owner = await begin(api, **GLOBAL)

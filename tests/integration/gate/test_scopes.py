@@ -28,7 +28,7 @@ async def owner_of(house: Gatehouse, key: dict[str, Any], **fields: Any) -> Agen
     return agent
 
 
-async def test_the_second_workflow_is_told_who_has_the_key(house: Gatehouse, key: dict[str, Any]) -> None:
+async def test_the_second_workflow_is_told_which_workflow_has_the_key(house: Gatehouse, key: dict[str, Any]) -> None:
     owner, second = await owner_of(house, key), await house.agent(**GLOBAL)
     details = (await second.ask("other-step", **key)).refused(409, "IDEMPOTENCY_KEY_IN_USE")
     assert details == {"workflow_id": owner.workflow_id, "step_id": "pay", "completed": False}
@@ -63,7 +63,7 @@ async def test_replay_gives_what_was_recorded(house: Gatehouse, key: dict[str, A
     assert len(context) == 10
     assert context["prior_output"] == {"transfer_id": "txn-88f210"}
     assert (context["prior_completion_status"], context["prior_output_available"]) == ("completed", True)
-    assert context["gate_count"] > 1, "who sees gate_count 1 would run it"
+    assert context["gate_count"] > 1, "an agent that sees gate_count 1 would run it"
     assert await owner.step("pay") == before
     assert (await second.workflow())["steps"] == []
     assert "gate_replayed" in await house.api.event_types(second.workflow_id)
@@ -142,7 +142,7 @@ async def test_a_key_of_one_step_alone_is_not_seen_by_global_ones(house: Gatehou
 
 
 async def test_a_blocked_owner_keeps_the_key(house: Gatehouse, key: dict[str, Any]) -> None:
-    """Who is blocked may be allowed later; until the window passes nobody else does the same."""
+    """A blocked step may be allowed later; until the window passes no other workflow does the same."""
     owner = await house.agent(**GLOBAL)
     await owner.rule("block")
     assert (await owner.gate("pay", **key))["decision"] == "block"

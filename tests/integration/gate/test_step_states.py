@@ -115,7 +115,7 @@ CALL = {"step_name": "Transfer funds", "step_type": "tool_call"}
 
 
 @pytest.mark.parametrize("query", [{}, {"include_prior_output": "false"}, {"include_prior_output": "1"}])
-async def test_the_output_is_given_only_to_who_asks(house: Gatehouse, query: dict[str, str]) -> None:
+async def test_the_output_is_given_only_if_it_is_asked_for(house: Gatehouse, query: dict[str, str]) -> None:
     """
     > By default, prior_output is null even when a prior attempt completed. Prior step output may be large or contain
     > sensitive data, so retrieval is opt-in via a query parameter:

@@ -109,7 +109,7 @@ async def test_an_end_is_final(house: Gatehouse, verb: str) -> None:
     (await agent.report("open")).refused(409, "WORKFLOW_TERMINAL")
 
 
-async def test_whoever_waits_for_people_can_fail_but_not_complete_or_resume(house: Gatehouse) -> None:
+async def test_a_workflow_that_waits_for_approval_can_fail_but_not_complete_or_resume(house: Gatehouse) -> None:
     agent = await house.agent()
     await agent.rule("require_approval")
     held = await agent.gate("ask")
@@ -253,10 +253,10 @@ async def test_a_filter_that_makes_no_sense_is_refused(house: Gatehouse, query: 
     (await house.api.get(WORKFLOWS, **query)).refused(422, "INVALID_INPUT")
 
 
-# ------------------------------------------------------------------------------------------------ who else sees it
+# ---------------------------------------------------------------------------------------------- other ways to see it
 
 
-async def test_a_workflow_is_a_flow_to_everybody_else(house: Gatehouse) -> None:
+async def test_a_workflow_is_a_flow_everywhere_else(house: Gatehouse) -> None:
     """Its document, its journal and its stream show each decision and report."""
     agent = await house.agent()
     async with event_stream(house.api.session, f"{house.api.url}/api/v1/flows/{agent.workflow_id}/stream") as stream:
@@ -348,7 +348,7 @@ async def test_the_engine_does_not_redrive_what_an_agent_runs(house: Gatehouse) 
 
 
 async def test_the_webhook_does_not_take_what_an_agent_runs(house: Gatehouse) -> None:
-    """Nobody is given a receipt for it. Should somebody have one, the gate's word and the agent's still count."""
+    """No receipt is issued for it. If a caller had one, the gate and the agent would still decide."""
     agent = await house.agent()
     work_id = (await agent.gate("pay"))["work_id"]
     receipts = house.node.engine.engine.context.receipts

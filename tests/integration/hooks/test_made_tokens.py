@@ -110,7 +110,7 @@ async def test_a_made_token_needs_no_api_key_and_others_do(
 ) -> None:
     """An unknown token without an API key is 401, unless it has the form of a made token (404)."""
     node = await start_node(**KEYED)
-    people, nobody = clients(session, node.url), Api(session, node.url)
+    people, keyless = clients(session, node.url), Api(session, node.url)
     await put_hook(people["ada"])
     await put_hook(people["ada"], "made", hook=MADE)
     flow_id = await order(people["olga"])
@@ -120,18 +120,20 @@ async def test_a_made_token_needs_no_api_key_and_others_do(
     token = made(node, secret, "made")
     forged = made_token(Receipts([b"another secret"]), secret, "made", 0)
     for name in ("order:1", "unknown"):
-        (await post(nobody, name, {"confirmed": True})).refused(401, "UNAUTHENTICATED")
+        (await post(keyless, name, {"confirmed": True})).refused(401, "UNAUTHENTICATED")
         for person in ("vic", "rita"):
             (await post(people[person], name, {"confirmed": True})).refused(403, "FORBIDDEN")
     (await post(people["olga"], "unknown", {"confirmed": True})).refused(404, "HOOK_NOT_FOUND")
-    for client in (nobody, *people.values()):
+    for client in (keyless, *people.values()):
         (await post(client, forged, {"confirmed": True})).refused(404, "HOOK_NOT_FOUND")
     for path in (path_of("order:1"), path_of(token), "/api/v1/hooks"):
-        (await nobody.get(path)).refused(401, "UNAUTHENTICATED")
+        (await keyless.get(path)).refused(401, "UNAUTHENTICATED")
         (await people["vic"].get(path)).ok()
     (await post(people["olga"], "order:1", {"confirmed": True})).ok()
     (
-        await nobody.request("POST", path_of(token), json={"confirmed": True}, headers={"X-Forwarded-For": "192.0.2.1"})
+        await keyless.request(
+            "POST", path_of(token), json={"confirmed": True}, headers={"X-Forwarded-For": "192.0.2.1"}
+        )
     ).ok()
     assert (await people["vic"].final(secret))["outputs"] == {"confirmed": True}
 

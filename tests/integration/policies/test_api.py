@@ -152,7 +152,7 @@ async def test_block_beats_approval_beats_allow_whatever_the_priorities_and_all_
     answer = await again(api, workflow_id, step_input={"other": 2})
     assert (answer["decision"], answer["reason"]) == ("block", "not in the EU")
     assert answer["policy_ids"] == ["a-allow", "c-ask", "b-ask", "d-block"]
-    assert await approvals(api, status="pending") == [], "what is blocked waits for nobody"
+    assert await approvals(api, status="pending") == [], "what is blocked waits for no approval"
     assert (await gate(api, workflow_id, "look"))["decision"] == "block"
     assert (await gate(api, workflow_id, "call", step_type="llm_call"))["decision"] == "allow"
     elsewhere = await begin(api, labels={"region": "us"})
@@ -174,7 +174,7 @@ async def test_what_cannot_be_evaluated_blocks_and_says_so(api: Api, endpoint: S
     assert endpoint.requests(PATH) == []
 
 
-async def test_all_seven_fields_of_the_step_are_for_everybody_on_both_sides(api: Api, endpoint: StepEndpoint) -> None:
+async def test_all_seven_fields_of_the_step_are_available_on_both_sides(api: Api, endpoint: StepEndpoint) -> None:
     """By condition and by expression; each of them must hold for the second attempt, and for no other."""
     second = [
         when("step.gate_count", "equals", 2),

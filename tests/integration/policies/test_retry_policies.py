@@ -17,7 +17,7 @@ AGAIN: dict[str, Any] = {"retry_policy": "reevaluate"}
 # ------------------------------------------------------------------------------------------------ tiers
 
 
-async def test_the_primitives_are_for_everybody(house: Gatehouse) -> None:
+async def test_the_primitives_need_no_licence(house: Gatehouse) -> None:
     """
     > The primitives described above — retry_context on the response, idempotency_key on the request,
     > 409 IDEMPOTENCY_KEY_MISMATCH enforcement — are available on every tier, including Community. They are purely
@@ -40,7 +40,7 @@ SEVEN: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("field", SEVEN)
-async def test_all_seven_fields_are_for_everybody(house: Gatehouse, field: str) -> None:
+async def test_all_seven_fields_need_no_licence(house: Gatehouse, field: str) -> None:
     """
     > What requires an Evaluation license or higher is authoring dynamic policies that reference retry state as a
     > condition. In other words: the policy engine resolving step.gate_count > 3 or
@@ -53,7 +53,7 @@ async def test_all_seven_fields_are_for_everybody(house: Gatehouse, field: str) 
     > The check fires before the tenant policy-count query, so the rejection is immediate and does not consume a DB
     > roundtrip. Evaluation and Enterprise tiers accept these fields at create and evaluate them at runtime.
 
-    Here there are no tiers: every field is taken when a policy is created and when it is updated, from everybody.
+    Here there are no tiers: every field is taken when a policy is created and when it is updated.
     """
     agent = await house.agent()
     operator, value = SEVEN[field]
@@ -284,7 +284,7 @@ async def test_a_crashed_agent_is_noticed_and_can_be_reconciled(house: Gatehouse
     > cross-workflow deduplication within the scope of this release.
 
     The field says the same here, and nothing is completed by itself. But a sweep journals the silence, the step is
-    listed for whoever reconciles, and a late report is taken.
+    listed for reconciliation, and a late report is taken.
     """
     agent = await house.agent()
     await agent.gate("step-2", claim={"lease_seconds": 60, "holder": "crashed"})
@@ -314,7 +314,7 @@ async def test_a_determined_caller_is_stopped_by_a_global_key(house: Gatehouse) 
     > It does not stop a determined caller from re-creating the workflow with a new workflow_id and re-submitting the
     > same business transaction. Stronger cross-workflow guarantees are a planned future enhancement.
 
-    A key whose scope is the step does not stop anybody here either; one whose scope is global does.
+    A key whose scope is the step stops no agent here either; one whose scope is global does.
     """
     for scope, statuses in (("step", [200, 200]), ("global", [200, 409])):
         agents = [await house.agent() for _ in range(2)]

@@ -290,7 +290,7 @@ async def test_a_refused_start_is_told_and_the_schedule_goes_on(
 
 
 async def test_other_flows_are_not_disturbed(api: Api, endpoint: StepEndpoint) -> None:
-    """A flow that somebody starts has nothing of a schedule."""
+    """A flow that a client starts has nothing of a schedule."""
     await api.put_step(STEP, endpoint.url(PATH))
     await put(api)
     flow = await api.flow(await api.start(STEP))

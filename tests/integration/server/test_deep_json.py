@@ -27,7 +27,7 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH, MAX_DEPTH + 1, 197, 198, 199, 200, 10_000])
 async def test_a_completion_is_refused_or_read_back(api: Api, endpoint: StepEndpoint, depth: int) -> None:
-    """The reproduction: 199 levels were answered 200, and from then on nobody could read the journal."""
+    """The reproduction: 199 levels were answered 200, and from then on the journal could not be read."""
     flow_id, received = await dispatched(api, endpoint)
     brackets = depth - 2  # the result and its outputs are levels, too
     content = b'{"success": true, "outputs": {"a": %b%b}}' % (b"[" * brackets, b"]" * brackets)

@@ -35,7 +35,7 @@ async def keyed(start_node: StartNode) -> Node:
 async def apis(keyed: Node, session: aiohttp.ClientSession) -> dict[str, Api]:
     """A client of each role, and one without any key."""
     clients = {role: Api(session, keyed.url, bearer(secret)) for role, secret in KEYS.items()}
-    return {**clients, "nobody": Api(session, keyed.url)}
+    return {**clients, "keyless": Api(session, keyed.url)}
 
 
 READS = [
@@ -51,19 +51,19 @@ READS = [
 
 
 @pytest.mark.parametrize("path", READS)
-async def test_every_role_reads_and_nobody_does_not(apis: dict[str, Api], endpoint: StepEndpoint, path: str) -> None:
+async def test_every_role_reads_and_no_key_does_not(apis: dict[str, Api], endpoint: StepEndpoint, path: str) -> None:
     await apis["admin"].put_step(STEP, endpoint.url(PATH))
     await apis["operator"].start(STEP, flow_id="f1")
     for role in KEYS:
         assert (await apis[role].get(path)).status in (200, 202), role
-    reply = await apis["nobody"].get(path)
+    reply = await apis["keyless"].get(path)
     reply.refused(401, "UNAUTHENTICATED")
     assert reply.headers["WWW-Authenticate"]
 
 
 async def test_the_streams_need_a_key(apis: dict[str, Api], endpoint: StepEndpoint) -> None:
-    (await apis["nobody"].get("/api/v1/stream")).refused(401, "UNAUTHENTICATED")
-    (await apis["nobody"].get("/api/v1/flows/f1/stream")).refused(401, "UNAUTHENTICATED")
+    (await apis["keyless"].get("/api/v1/stream")).refused(401, "UNAUTHENTICATED")
+    (await apis["keyless"].get("/api/v1/flows/f1/stream")).refused(401, "UNAUTHENTICATED")
 
 
 WRITES: list[tuple[str, str, Any, set[str], set[int]]] = [
@@ -77,8 +77,8 @@ WRITES: list[tuple[str, str, Any, set[str], set[int]]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "allowed", "statuses"), WRITES)
-@pytest.mark.parametrize("role", ["viewer", "operator", "reviewer", "admin", "nobody"])
-async def test_who_may_change_what(
+@pytest.mark.parametrize("role", ["viewer", "operator", "reviewer", "admin", "keyless"])
+async def test_which_role_may_change_what(
     apis: dict[str, Api],
     endpoint: StepEndpoint,
     role: str,
@@ -94,7 +94,7 @@ async def test_who_may_change_what(
     reply = await apis[role].request(method, path, json=body)
     if role in allowed:
         assert reply.status in statuses, reply.content
-    elif role == "nobody":
+    elif role == "keyless":
         reply.refused(401, "UNAUTHENTICATED")
     else:
         reply.refused(403, "FORBIDDEN")
@@ -109,7 +109,7 @@ async def test_who_may_change_what(
         (basic("operator-key", KEYS["viewer"]), False),
         (basic("viewer-key", "wrong"), False),
         (basic("", KEYS["viewer"]), False),
-        (basic("nobody", ""), False),
+        (basic("keyless", ""), False),
         (bearer(""), False),
         (bearer("wrong"), False),
         (bearer(KEYS["viewer"] + "x"), False),
@@ -137,18 +137,18 @@ async def test_the_webhook_needs_no_key(apis: dict[str, Api], endpoint: StepEndp
     await apis["admin"].put_step(STEP, endpoint.url(PATH))
     flow_id = await apis["admin"].start(STEP)
     received = await endpoint.received(PATH)
-    nobody = apis["nobody"]
-    (await nobody.get(received.webhook_url)).ok()
-    (await nobody.post(received.metadata["heartbeat_url"], {})).ok()
-    (await nobody.complete(received, {"success": True})).ok()
-    (await nobody.post(f"/webhook/{flow_id}/{STEP}/nonsense", {"success": True})).refused(404, "UNKNOWN_RECEIPT")
+    keyless = apis["keyless"]
+    (await keyless.get(received.webhook_url)).ok()
+    (await keyless.post(received.metadata["heartbeat_url"], {})).ok()
+    (await keyless.complete(received, {"success": True})).ok()
+    (await keyless.post(f"/webhook/{flow_id}/{STEP}/nonsense", {"success": True})).refused(404, "UNKNOWN_RECEIPT")
     assert (await apis["viewer"].final(flow_id))["status"] == "completed"
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
 async def test_health_and_metrics_need_no_key_on_loopback(apis: dict[str, Api], path: str) -> None:
     async def good() -> bool:
-        return (await apis["nobody"].get(path)).status == 200
+        return (await apis["keyless"].get(path)).status == 200
 
     await eventually(good)
 
@@ -167,7 +167,7 @@ async def test_without_keys_only_loopback_is_served(start_node: StartNode, host:
         await start_node(host=host)
 
 
-async def test_without_keys_nobody_needs_one(api: Api) -> None:
+async def test_without_keys_none_is_needed(api: Api) -> None:
     (await api.get("/api/v1/flows")).ok()
 
 

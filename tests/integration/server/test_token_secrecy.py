@@ -125,7 +125,7 @@ async def words_with_tokens(api: Api, endpoint: StepEndpoint) -> list[Received]:
 async def test_a_token_in_other_programs_words_is_stored_nowhere(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
-    """The reproduction: an error that holds the webhook's URL showed the live token to viewers, who could use it."""
+    """The reproduction: an error that holds the webhook's URL showed viewers the live token."""
     node = await start_node()
     api = connect(node)
     received = await words_with_tokens(api, endpoint)

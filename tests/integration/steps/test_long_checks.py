@@ -263,7 +263,7 @@ async def test_a_process_that_was_killed_is_replaced(shop: Workshop) -> None:
 
 
 def has_ended(process: int) -> bool:
-    """Whether it is only waiting for somebody to ask how it ended."""
+    """Whether it has ended, and its exit status was not read yet."""
     return (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 

@@ -48,7 +48,7 @@ async def test_a_rejection_and_what_follows_from_it(api: Api, endpoint: StepEndp
     assert told["work.failed"]["error"]["code"] == "APPROVAL_REJECTED"
 
 
-async def test_nobody_decided_in_time(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
+async def test_no_decision_in_time(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
     clock = MovableClock()
     api = connect(await start_node(clock))
     ops = Subscriber(api, endpoint)
@@ -60,7 +60,7 @@ async def test_nobody_decided_in_time(start_node: StartNode, connect: Connect, e
     assert received.body["data"]["approval_id"] == approval["approval_id"]
 
 
-async def test_an_approval_that_nobody_can_give_any_more(api: Api, endpoint: StepEndpoint, ops: Subscriber) -> None:
+async def test_an_approval_that_has_become_void(api: Api, endpoint: StepEndpoint, ops: Subscriber) -> None:
     await ops.subscribe("approval.void", "approval.decided")
     approval = await pending_approval(api, endpoint)
     (await api.post(f"/api/v1/flows/{approval['flow_id']}/cancel")).ok()
@@ -87,7 +87,7 @@ async def test_flow_step_and_work_events_each_arrive_once(shop: Workshop, ops: S
     assert not [received for received in shop.endpoint.requests(ops.path) if tokens[0].encode() in received.content]
 
 
-async def test_only_who_is_meant_is_told(api: Api, endpoint: StepEndpoint) -> None:
+async def test_only_matching_subscriptions_are_told(api: Api, endpoint: StepEndpoint) -> None:
     mine, others, off, pays = (Subscriber(api, endpoint, name) for name in ("mine", "others", "off", "pays"))
     await mine.subscribe("flow.*", "work.*", match={"flow_labels": {"team": "a"}})
     await others.subscribe("*", match={"flow_labels": {"team": "b"}})
@@ -103,7 +103,7 @@ async def test_only_who_is_meant_is_told(api: Api, endpoint: StepEndpoint) -> No
     assert {message["data"]["step_id"] for message in pays.messages()} == {"pay"}
 
 
-async def test_an_agent_is_blocked_and_somebody_is_told(api: Api, ops: Subscriber) -> None:
+async def test_a_blocked_agent_is_told_of(api: Api, ops: Subscriber) -> None:
     await ops.subscribe("gate.decided")
     policy = {"name": "no money", "action": {"type": "block", "reason": "not today"}}
     await api.request("PUT", "/api/v1/policies/no-money", json=policy)
@@ -116,7 +116,7 @@ async def test_an_agent_is_blocked_and_somebody_is_told(api: Api, ops: Subscribe
 # When it does not go well ---------------------------------------------------------------------------------------------
 
 
-async def test_who_cannot_be_told_now_is_told_when_he_asked_to_be(
+async def test_retry_after_of_a_subscriber_is_honoured(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
     clock = MovableClock()
@@ -149,7 +149,7 @@ async def test_what_was_given_up_is_kept_until_it_is_redelivered(endpoint: StepE
     again.refused(404, "UNKNOWN_DELIVERY")
 
 
-async def test_who_is_gone_is_told_no_more(endpoint: StepEndpoint, ops: Subscriber) -> None:
+async def test_a_deleted_subscription_is_told_no_more(endpoint: StepEndpoint, ops: Subscriber) -> None:
     await ops.subscribe("flow.started")
     endpoint.answer(ops.path, Answer(status=410), Answer())
     (await ops.api.post(f"{ops.url}/test")).ok(202)
@@ -249,7 +249,7 @@ async def test_lists_come_page_by_page(api: Api, endpoint: StepEndpoint) -> None
 
 
 @pytest.mark.postgresql_only
-async def test_deleting_a_subscription_waits_for_nobody_who_has_its_delivery_in_hand(
+async def test_deleting_a_subscription_does_not_wait_for_a_delivery_in_flight(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
     node = await start_node()
@@ -267,7 +267,7 @@ async def test_deleting_a_subscription_waits_for_nobody_who_has_its_delivery_in_
         async with hand(node) as looking:
             return not await looking.fetch("SELECT 1 FROM deliveries")
 
-    await eventually(none_left, what="the end of what is nobody's")
+    await eventually(none_left, what="the end of deliveries without a subscription")
     assert len(endpoint.requests(ops.path)) == 1
 
 

@@ -59,9 +59,7 @@ ODD_HEADS: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("name", ODD_HEADS)
-async def test_an_odd_head_is_understood_the_same_whoever_parses_it(
-    api: Api, endpoint: StepEndpoint, name: str
-) -> None:
+async def test_an_odd_head_is_understood_the_same_by_either_parser(api: Api, endpoint: StepEndpoint, name: str) -> None:
     """As the first thing on a connection, where a plain head would not be parsed, and behind one that was parsed."""
     answers = []
     for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"):

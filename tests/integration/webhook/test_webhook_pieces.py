@@ -252,7 +252,7 @@ async def test_a_large_body_behind_a_completion(api: Api, endpoint: StepEndpoint
 
 
 async def test_a_client_that_goes_away_has_its_result_recorded(api: Api, endpoint: StepEndpoint) -> None:
-    """It asked, and the answer found nobody: the result counts all the same, and a repeat says so."""
+    """It asked, and the answer could not be delivered: the result counts all the same, and a repeat says so."""
     for way in ("one piece", "head and body"):
         flow_id, received = await fresh(api, endpoint)
         async with raw_connection(api.url) as connection:

@@ -125,7 +125,7 @@ async def test_cancelled(api: Api, endpoint: StepEndpoint, result: dict[str, Any
 
 
 async def test_unknown_forged_and_foreign_tokens_get_one_answer(api: Api, endpoint: StepEndpoint) -> None:
-    """Unknown, forged, mistyped, of another flow or of another step: nobody can tell which it was."""
+    """Unknown, forged, mistyped, of another flow or of another step: a caller cannot tell which it was."""
     await api.put_step("other", endpoint.url("/other"))
     flow_id, received = await dispatched(api, endpoint)
     other_flow, other = await dispatched(api, endpoint)

@@ -136,7 +136,7 @@ async def test_a_far_retry_is_found_when_the_clock_says_so(
 
 
 async def test_overdue_work_is_listed(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
-    """What nobody answered in time can be found, even while no sweep has looked yet."""
+    """Work that is overdue can be found, even while no sweep has looked yet."""
     clock = MovableClock()
     api = connect(await start_node(clock=clock, sweep_interval_ms=60_000))
     flow_id, _ = await dispatched(api, endpoint, work={"deadline_ms": 600_000})

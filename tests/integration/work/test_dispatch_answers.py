@@ -246,7 +246,7 @@ async def test_redirects_are_not_followed(api: Api, endpoint: StepEndpoint, kind
 
 
 def closed_port() -> int:
-    """A loopback port at which nobody listens."""
+    """A loopback port at which no server listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])

@@ -84,7 +84,7 @@ async def test_retries_count(api: Api, endpoint: StepEndpoint) -> None:
     assert all(later - earlier >= 250 for earlier, later in pairwise(times))
 
 
-async def test_nobody_looks_in_vain_while_a_step_rests(
+async def test_no_search_is_in_vain_while_a_step_rests(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint
 ) -> None:
     """A round for each thing that happens, and none between: the rest has one end, and the sweep is woken then."""
@@ -137,7 +137,7 @@ async def test_the_limit_holds_over_a_restart(start_node: StartNode, connect: Co
 
 @pytest.mark.postgresql_only
 async def test_nodes_keep_the_limit_together(start_node: StartNode, connect: Connect, endpoint: StepEndpoint) -> None:
-    """No sweep runs by itself before the test is over, and all are sent as soon as can be, by whoever is first."""
+    """No sweep runs by itself before the test is over, and all are sent as soon as possible, by either node."""
     nodes = await start_nodes(start_node, 2, **ONLY_BY_WORD)
     apis = [connect(node) for node in nodes]
     endpoint.answer(PATH, Answer(body={"success": True}))

@@ -100,7 +100,7 @@ class TestNotDelivered:
         assert not reply.permanent
         assert "TLS" in reply.error
 
-    async def test_a_certificate_that_nobody_trusts(self, transport: HttpTransport, tmp_path: Path) -> None:
+    async def test_a_certificate_that_is_not_trusted(self, transport: HttpTransport, tmp_path: Path) -> None:
         (tmp_path / "untrusted.pem").write_text(UNTRUSTED, encoding="ascii")
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(tmp_path / "untrusted.pem")

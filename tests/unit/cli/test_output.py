@@ -6,7 +6,7 @@ from typing import Any
 import click
 import pytest
 
-from counterfoil.cli.connection import json_object, json_pairs, pairs
+from counterfoil.cli.arguments import json_object, json_pairs, pairs
 from counterfoil.cli.output import compact, error_text, failure, print_table, span, when
 from counterfoil.client import ApiError, ConnectionFailed
 from counterfoil.client.refusals import api_error

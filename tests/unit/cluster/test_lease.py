@@ -94,7 +94,7 @@ async def test_before_it_has_joined_a_node_may_nothing(make: Make) -> None:
     assert is_held(lease)
     assert lease.holds("node")
     assert not lease.holds("another")
-    assert not lease.holds(None), "what nobody has claimed is not sent either"
+    assert not lease.holds(None), "what no node has claimed is not sent either"
 
 
 @pytest.mark.postgresql_only

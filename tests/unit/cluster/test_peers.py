@@ -105,7 +105,7 @@ def proxy(new_database: NewDatabase) -> Iterator[Proxy]:
 
 @pytest.fixture
 async def spoken(proxy: Proxy) -> AsyncIterator[list[dict[str, Any]]]:
-    """Every word that is said, as anybody hears it."""
+    """Every message that is sent, as any listener receives it."""
     words: list[dict[str, Any]] = []
     connection: Connection = await asyncpg.connect(proxy.dsn)
     await connection.add_listener(CHANNEL, lambda *heard: words.append(orjson.loads(heard[-1])))
@@ -128,7 +128,7 @@ async def nodes(proxy: Proxy) -> AsyncIterator[tuple[Node, Node]]:
 
 
 async def until_they_listen(pair: list[Node]) -> None:
-    """Talk until everybody hears: a connection that listens may be a moment late. Then forget what was heard."""
+    """Send until both nodes receive: a connection that listens may be a moment late. Then forget what was heard."""
 
     async def all_hear() -> bool:
         for node in pair:
@@ -146,7 +146,7 @@ async def until_they_listen(pair: list[Node]) -> None:
 
 async def heard_all(*nodes: Node) -> None:
     """Whatever these have said before has been heard: words come in their order."""
-    mark = orjson.dumps({"from": "somebody", "flows": [], "steps": ["the mark"], "due": False}).decode()
+    mark = orjson.dumps({"from": "another", "flows": [], "steps": ["the mark"], "due": False}).decode()
     for node in nodes:
         await node.peers.finish()
     await nodes[0].store.notify(mark)
@@ -170,7 +170,7 @@ Pair = tuple[Node, Node]
 Words = list[dict[str, Any]]
 
 
-async def test_a_flow_that_changed_rings_for_whoever_reads_it_elsewhere(nodes: Pair) -> None:
+async def test_a_flow_that_changed_wakes_its_readers_on_other_nodes(nodes: Pair) -> None:
     one, two = nodes
     with two.feed.subscribe("flow") as of_flow, two.feed.subscribe(None) as of_all, two.feed.subscribe("x") as other:
         one.peers.tell(flows=["flow"])
@@ -222,7 +222,7 @@ async def test_room_and_due_work_are_told(nodes: Pair) -> None:
     assert (two.rooms, two.dues) == ([["a", "b"]], 1)
 
 
-async def test_nobody_minds_its_own_words(nodes: Pair) -> None:
+async def test_a_node_ignores_its_own_messages(nodes: Pair) -> None:
     one, _ = nodes
     with one.feed.subscribe("flow") as subscription:
         one.peers.tell(flows=["flow"], steps=["step"], due=True)
@@ -344,7 +344,7 @@ async def test_last_words_are_said(nodes: Pair) -> None:
     await one.peers.finish()
 
 
-async def test_whoever_is_stopped_says_no_more(nodes: Pair) -> None:
+async def test_a_stopped_node_sends_no_more(nodes: Pair) -> None:
     one, two = nodes
     one.peers.tell(steps=["unsaid"])
     await one.peers.stop()
@@ -352,7 +352,7 @@ async def test_whoever_is_stopped_says_no_more(nodes: Pair) -> None:
     assert not has_heard(two, "unsaid")
 
 
-async def test_who_comes_is_heard_of_before_the_next_look(nodes: Pair) -> None:
+async def test_a_new_node_is_known_before_the_next_count(nodes: Pair) -> None:
     one, two = nodes
     one.lease.others = 0  # as it was before the other one came
     assert one.sizer.patience_at_rest == 0

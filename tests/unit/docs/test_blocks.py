@@ -37,7 +37,7 @@ LANGUAGES = {
     "mermaid": {"picture"},
     "ts": {"not run"},
 }
-"""Which marks prove a block of a language; anything else would be an example that nobody tries."""
+"""Which marks prove a block of a language; anything else would be an example that is never tried."""
 
 
 def cancellation(value: Any) -> None:

@@ -20,8 +20,8 @@ from counterfoil.domain.policies.conditions import Operator
 from counterfoil.domain.policies.definitions import PolicyAction, PolicyDefinition, PolicyMatch
 from counterfoil.domain.policies.fields import FIELD_NAMES
 from counterfoil.wire.approvals import ApprovalDocument, PendingApproval, PendingApprovals
-from counterfoil.wire.gate import ClaimProlonged, GateAnswer, RetryContext
-from counterfoil.wire.workflows import CheckpointDocument, CheckpointResumed, WorkflowsPage
+from counterfoil.wire.gate.calls import ClaimProlonged, GateAnswer, RetryContext
+from counterfoil.wire.gate.workflows import CheckpointDocument, CheckpointResumed, WorkflowsPage
 from tests.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "gate.md").read_text("utf-8")

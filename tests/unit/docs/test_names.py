@@ -133,6 +133,11 @@ def test_the_reference_of_the_journal_has_every_event() -> None:
     assert len(listed) == len(EventType)
 
 
+def test_the_architecture_page_has_every_sweep() -> None:
+    listed = first_cells(REFERENCE.parent / "explanation" / "architecture.md", "| sweep | finds")
+    assert sorted(listed) == sorted(SweepName)
+
+
 def test_the_reference_of_metrics_has_every_sweep() -> None:
     text = (REFERENCE / "metrics.md").read_text("utf-8")
     assert all(f"`{name}`" in text for name in SweepName)

@@ -64,7 +64,7 @@ async def test_what_does_not_exist_cannot_be_cancelled(simulator: Simulator) -> 
         await simulator.engine.flows.cancel("nowhere")
 
 
-async def test_whoever_reports_late_is_refused_and_whoever_asks_is_told(simulator: Simulator) -> None:
+async def test_a_late_report_is_refused_and_a_heartbeat_is_told_of_the_cancellation(simulator: Simulator) -> None:
     await started(simulator)
     await simulator.engine.flows.cancel("flow")
     work_id = simulator.network.calls[0].metadata["work_id"]
@@ -132,7 +132,7 @@ async def test_messages_are_signed_when_there_is_a_secret(place: Place) -> None:
 @pytest.mark.parametrize(
     "reply", [answered(500), answered(429), answered(408), connection_refused(), timed_out()], ids=repr
 )
-async def test_who_cannot_be_told_now_is_told_later(simulator: Simulator, reply: Reply) -> None:
+async def test_a_cancel_call_that_fails_now_is_repeated_later(simulator: Simulator, reply: Reply) -> None:
     await started(simulator, cancel_url=CANCEL_URL)
     simulator.network.always(CANCEL_URL, reply)
     await simulator.engine.flows.cancel("flow")
@@ -162,7 +162,7 @@ async def test_a_worker_may_ask_for_a_pause(simulator: Simulator) -> None:
     [answered(404), answered(302), Reply(SendOutcome.NOT_DELIVERED, error="denied", denied=True, permanent=True)],
     ids=["404", "302", "denied"],
 )
-async def test_who_does_not_want_to_be_told_is_not_told_again(simulator: Simulator, reply: Reply) -> None:
+async def test_a_cancel_call_that_is_refused_is_not_repeated(simulator: Simulator, reply: Reply) -> None:
     await started(simulator, cancel_url=CANCEL_URL)
     simulator.network.always(CANCEL_URL, reply)
     await simulator.engine.flows.cancel("flow")

@@ -182,7 +182,7 @@ def test_a_worker_is_told_of_the_cancellation_of_what_it_was_sent(attempt: int, 
         assert call.body["reason"] == "the flow was cancelled"
 
 
-def test_without_a_cancel_url_nobody_is_told() -> None:
+def test_without_a_cancel_url_there_is_no_cancel_call() -> None:
     story = Story("a")
     end_early(story.unit, "flow", LATER, "cancelled", "the flow was cancelled", compensate=False)
     story.unit.keep()

@@ -126,7 +126,7 @@ def test_a_step_that_an_agent_asks_for_is_one_more_of_its_flow() -> None:
     assert notes.flow == flow_record(open_steps=2)
 
 
-def test_an_item_that_an_agent_may_run_has_a_clock_and_nobody_who_sends_it() -> None:
+def test_an_item_that_an_agent_may_run_has_a_clock_and_no_sender() -> None:
     notes = Notes()
     notes.work = work_item(WorkStatus.PENDING, due_at=None, hold="approval")
     apply(event(EventType.WORK_GRANTED, 1, deadline_at=LATER + 9), notes)
@@ -197,7 +197,7 @@ ASKED: dict[str, Any] = {
     "approvals": 2,
     "separate_requester": True,
     "severity": "high",
-    "requester": "somebody",
+    "requester": "ada",
     "reason": "r",
     "policies": [{"policy_id": "p"}],
     "arguments": {"x": 1},
@@ -220,7 +220,7 @@ def test_people_are_asked_about_one_attempt_of_one_item() -> None:
     ]
 
 
-REVIEW = {"by": "somebody", "verdict": "approved", "comment": None, "at": "then"}
+REVIEW = {"by": "ada", "verdict": "approved", "comment": None, "at": "then"}
 
 
 def test_one_of_several_people_is_heard_and_the_question_stays_open() -> None:

@@ -123,7 +123,7 @@ async def test_a_failure_leaves_no_transaction_open(database: Database) -> None:
 
 
 @pytest.mark.postgresql_only
-async def test_an_older_database_is_left_alone_by_whoever_may_not_migrate_it(database: Database) -> None:
+async def test_an_older_database_is_left_alone_without_permission_to_migrate(database: Database) -> None:
     assert isinstance(database, PostgresDatabase)
     await database.migrate(5, 1, STEPS, FIRST)
     before = await database.catalogue()
@@ -134,7 +134,7 @@ async def test_an_older_database_is_left_alone_by_whoever_may_not_migrate_it(dat
 
 
 @pytest.mark.postgresql_only
-async def test_an_empty_database_is_made_also_by_whoever_may_not_migrate(database: Database) -> None:
+async def test_an_empty_database_is_made_also_without_permission_to_migrate(database: Database) -> None:
     assert isinstance(database, PostgresDatabase)
     assert await migrate_postgresql(database.connection, 5, upgrade=False) == 0
     assert await versions(database) == [(database.present, 5)]

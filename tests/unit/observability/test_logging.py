@@ -99,7 +99,7 @@ class TestForm:
         stream = io.StringIO()
         stream.close()
         configured(stream)
-        logging.getLogger("lib").warning("nobody can read this, and nobody is hurt")
+        logging.getLogger("lib").warning("this cannot be read, and does no harm")
 
     def test_records_of_libraries_take_the_same_way(self) -> None:
         stream = configured()

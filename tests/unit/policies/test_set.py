@@ -116,7 +116,7 @@ def test_a_policy_that_cannot_be_evaluated_blocks_and_says_so(action: str, field
     assert "secret" not in ruling.reason
 
 
-def test_an_error_that_nobody_expected_blocks_without_its_message() -> None:
+def test_an_unexpected_error_blocks_without_its_message() -> None:
     class Odd(dict[str, Any]):
         def get(self, key: object, default: object = None) -> Any:
             raise KeyError("secret")
@@ -215,7 +215,7 @@ def test_which_steps_are_concerned() -> None:
     assert policies.concerns("other", "llm_call")
     assert not policies.concerns("other", "tool_call")
     labelled = PolicySet([policy("a", match={"flow_labels": {"team": "x"}})])
-    assert labelled.concerns("any", "thing"), "it depends on the labels, which nobody has looked at yet"
+    assert labelled.concerns("any", "thing"), "it depends on the labels, which are not known yet"
 
 
 def test_what_is_remembered_of_steps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

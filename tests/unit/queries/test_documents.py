@@ -33,7 +33,7 @@ LATER = "2027-01-15T08:00:00.500Z"
 
 
 def shown(document: Any) -> Any:
-    """As whoever asked receives it."""
+    """As the caller receives it."""
     return orjson.loads(orjson.dumps(document))
 
 
@@ -163,7 +163,7 @@ def test_a_flow_by_itself_shows_its_plan() -> None:
     assert set(document["plan"]) == shown_of_plan, "and nothing of the engine's"
 
 
-def test_a_plan_shows_who_takes_what_from_whom() -> None:
+def test_a_plan_shows_which_step_takes_what_from_which() -> None:
     output, required, defaults = {"role": "output"}, {"role": "required"}, WorkDefaults()
     fetch = StepVersion.of("fetch", definition(attributes={"page": output, "size": output}), defaults)
     optional = {"role": "optional", "default": 0}

@@ -20,7 +20,7 @@ async def rung(subscription: FeedReader) -> bool:
     return bool(done)
 
 
-async def test_a_ring_wakes_who_waits() -> None:
+async def test_a_ring_wakes_the_waiters() -> None:
     feed = Feed()
     with feed.subscribe("flow") as one, feed.subscribe("flow") as two, feed.subscribe(None) as all_flows:
         waiting = [asyncio.create_task(subscription.wait(LONG)) for subscription in (one, two, all_flows)]
@@ -62,7 +62,7 @@ async def test_the_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("flow_id", ["flow", None])
-async def test_who_has_left_is_forgotten(flow_id: str | None) -> None:
+async def test_a_waiter_that_left_is_forgotten(flow_id: str | None) -> None:
     feed = Feed()
     readers = [feed.has_readers]
     with feed.subscribe(flow_id) as leaving:
@@ -76,7 +76,7 @@ async def test_who_has_left_is_forgotten(flow_id: str | None) -> None:
     assert not await rung(leaving)
 
 
-async def test_who_leaves_does_not_take_others_along() -> None:
+async def test_a_waiter_that_leaves_does_not_take_others_along() -> None:
     feed = Feed()
     with feed.subscribe("flow") as staying:
         with feed.subscribe("flow"):
@@ -85,7 +85,7 @@ async def test_who_leaves_does_not_take_others_along() -> None:
         assert await rung(staying)
 
 
-async def test_closing_wakes_everybody() -> None:
+async def test_closing_wakes_all_waiters() -> None:
     feed = Feed()
     with feed.subscribe("flow") as one, feed.subscribe("another") as two, feed.subscribe(None) as all_flows:
         feed.close()

@@ -48,7 +48,7 @@ def test_a_key_is_known_by_its_secret_or_by_name_and_secret(role: Role) -> None:
         "",
         "Bearer",
         "Bearer ",
-        "Bearer nobody",
+        "Bearer unknown",
         "Bearer looks-onl",
         "Bearer looks-only2",
         "Digest looks-only",
@@ -93,8 +93,8 @@ def test_each_role_may_do_what_it_is_for(roles: frozenset[Role], allowed: set[Ro
                 guard.check(request, roles)
 
 
-def test_without_a_good_key_nobody_is_known() -> None:
-    for headers in ({}, {"Authorization": "Bearer nobody"}):
+def test_without_a_valid_key_there_is_no_caller() -> None:
+    for headers in ({}, {"Authorization": "Bearer unknown"}):
         with pytest.raises(Unauthenticated):
             Guard(KEYS).check(request_with(**headers), READERS)
 
@@ -102,7 +102,7 @@ def test_without_a_good_key_nobody_is_known() -> None:
 def test_two_authorizations_are_none() -> None:
     transport = Mock()
     transport.get_extra_info.return_value = None
-    fields: Any = [("Host", "localhost"), ("Authorization", "Bearer looks-only"), ("Authorization", "Bearer nobody")]
+    fields: Any = [("Host", "localhost"), ("Authorization", "Bearer looks-only"), ("Authorization", "Bearer unknown")]
     from multidict import CIMultiDict
 
     request = make_mocked_request("GET", "/", headers=CIMultiDict(fields), transport=transport)

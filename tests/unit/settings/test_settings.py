@@ -19,7 +19,7 @@ SIGNING_SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode
 
 @pytest.fixture(autouse=True)
 def _nothing_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variable and no file of whoever runs the tests."""
+    """No variable and no file of the user that runs the tests."""
     for name in os.environ:
         if name.upper().startswith("COUNTERFOIL_") or name == "WEBHOOK_BASE_URL":
             monkeypatch.delenv(name)

@@ -56,7 +56,7 @@ class Told:
         return done
 
     async def all_of(self, count: int) -> list[str]:
-        """Whoever was told, in their order, once they are so many."""
+        """The checks that were answered, in their order, once they are so many."""
         while len(self.findings) < count:
             self._news.clear()
             await self._news.wait()

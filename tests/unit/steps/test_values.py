@@ -236,7 +236,7 @@ def test_a_schema_that_refers_to_itself_in_several_places_takes_no_longer_for_it
     for _ in range(100):
         value = [value]
     assert compiled.problem(value) == "the value: does not match the schema"
-    assert compiled.bound(value, SHORT) > SHORT, "and nobody relies on it"
+    assert compiled.bound(value, SHORT) > SHORT, "and nothing relies on it"
 
 
 def test_a_union_of_nodes_is_a_schema_like_others() -> None:

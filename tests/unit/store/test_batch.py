@@ -79,7 +79,7 @@ class Rig:
         return [event.flow_id for event in self.batch.unit.changes.events]
 
     def answer(self) -> list[Any]:
-        """What everybody is told: answers, and the kinds of errors."""
+        """What the commands are answered: answers, and the kinds of errors."""
         self.batch.answer()
         return [type(each) if isinstance(each, CounterfoilError) else each for each in self.answers]
 
@@ -288,7 +288,7 @@ def test_it_may_begin_again_when_it_was_decided_already(missing: list[Note]) -> 
         rig.batch.unit.records(CURRENT).add("x", None)
         assert rig.batch.decide() is None
     assert rig.told == ["a", "b"]
-    assert rig.answer() == ["a", "b", UnknownStep], "everybody is told once"
+    assert rig.answer() == ["a", "b", UnknownStep], "every command is answered once"
 
 
 def test_a_search_is_made_again_and_what_was_found_before_is_forgotten() -> None:
@@ -378,7 +378,7 @@ def test_what_waits_for_a_check_is_refused_with_its_batch() -> None:
     assert rig.answer() == [Unavailable]
 
 
-def test_without_anybody_to_make_checks_they_are_unavailable() -> None:
+def test_without_a_checker_long_checks_are_unavailable() -> None:
     rig = Rig(Note("a", need(CHECK)))
     rig.batch.decide()
     assert rig.answer() == [Unavailable]

@@ -85,7 +85,7 @@ def test_few_among_other_nodes_wait_longer_for_each_other() -> None:
     assert shares.patience == PATIENCE, "they make two batches, as without others"
 
 
-def test_who_is_alone_never_leaves_the_database_idle() -> None:
+def test_a_node_that_is_alone_never_leaves_the_database_idle() -> None:
     shares = BatchSizer(2)
     assert shares.patience_at_rest == 0
     shares.expect_others(1)

@@ -13,12 +13,14 @@ from counterfoil.domain.jsontext import parse_json
 from counterfoil.store.kinds.approvals import APPROVAL_COLUMNS
 from counterfoil.store.kinds.columns import Columns, text, value, written
 from counterfoil.store.kinds.declared import KINDS
-from counterfoil.store.kinds.gates import GATE_COLUMNS
+from counterfoil.store.kinds.effects import LISTED_RESERVATION, RECONCILIATION_COLUMNS, RESERVATION_COLUMNS
+from counterfoil.store.kinds.gate import GATE_COLUMNS
+from counterfoil.store.kinds.hooks import HOOK_COLUMNS
 from counterfoil.store.kinds.policies import POLICY_COLUMNS
 from counterfoil.store.kinds.schedules import SCHEDULE_COLUMNS
 from counterfoil.store.kinds.steps import COLUMNS_WITH_OUTPUTS
 from counterfoil.store.kinds.subscriptions import DELIVERY_COLUMNS, SUBSCRIPTION_COLUMNS
-from counterfoil.store.kinds.work import WORK_COLUMNS
+from counterfoil.store.kinds.work import CALLBACK_COLUMNS, WORK_COLUMNS
 from counterfoil.store.queries import load_queries
 from tests.store.backends import QUERY_PACKAGES
 from tests.store.records import work_item
@@ -54,10 +56,16 @@ BACKENDS = sorted(QUERY_PACKAGES)
 LOADS = {load.query: load.columns for load in KINDS.loads.values() if load.query is not None and load.columns}
 WRITES = {query: writer.names for kind in KINDS for query, writer in kind.writers.items()}
 READS: dict[str, tuple[str, ...]] = {
+    "accepted_callbacks": CALLBACK_COLUMNS.names,
     "doctor_approvals": APPROVAL_COLUMNS.names,
+    "doctor_effects": RESERVATION_COLUMNS.names,
     "doctor_gates": GATE_COLUMNS.names,
+    "doctor_hooks": HOOK_COLUMNS.names,
+    "doctor_reconciliations": RECONCILIATION_COLUMNS.names,
     "doctor_steps": COLUMNS_WITH_OUTPUTS,
     "get_approval": ("ordinal", *APPROVAL_COLUMNS.names),
+    "get_callback": CALLBACK_COLUMNS.names,
+    "get_effect": RESERVATION_COLUMNS.names,
     "get_gates": (
         *GATE_COLUMNS.names,
         *("status", "deadline_at", "attempt", "error"),
@@ -68,7 +76,11 @@ READS: dict[str, tuple[str, ...]] = {
     "get_schedule": SCHEDULE_COLUMNS.names,
     "get_subscription": SUBSCRIPTION_COLUMNS.names,
     "list_approvals": ("ordinal", *APPROVAL_COLUMNS.names),
+    "list_callbacks": ("ordinal", *CALLBACK_COLUMNS.names),
     "list_deliveries": ("ordinal", *DELIVERY_COLUMNS.names),
+    "list_effects": LISTED_RESERVATION,
+    "list_failed_effects": LISTED_RESERVATION,
+    "list_pending_effects": LISTED_RESERVATION,
     "list_policies": POLICY_COLUMNS.names,
     "list_schedules": SCHEDULE_COLUMNS.names,
     "list_subscriptions": SUBSCRIPTION_COLUMNS.names,

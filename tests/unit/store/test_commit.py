@@ -222,7 +222,7 @@ async def test_closing_commits_what_waits_and_takes_nothing_more(store: SqliteSt
 
 
 async def test_answers_come_even_while_the_next_batch_is_written(store: SqliteStore) -> None:
-    """Under load there is always a next batch: nobody waits for a pause to be answered."""
+    """Under load there is always a next batch: no answer waits for a pause."""
     commit = group_commit(Watched(store), batch=1)
     commit.start()
     order: list[str] = []
@@ -242,7 +242,7 @@ async def test_closing_what_was_never_started_is_harmless(store: SqliteStore) ->
     await group_commit(Watched(store)).close()
 
 
-async def test_nobody_is_answered_before_the_commit_and_what_follows_from_it(rig: Rig) -> None:
+async def test_no_command_is_answered_before_the_commit_and_what_follows_from_it(rig: Rig) -> None:
     story: list[str] = []
 
     def committed(unit: UnitOfWork) -> None:
@@ -286,7 +286,7 @@ async def test_a_commit_that_changes_nothing_has_no_consequences(rig: Rig) -> No
     assert called == []
 
 
-async def test_whoever_asked_may_be_gone(rig: Rig) -> None:
+async def test_the_caller_may_be_gone(rig: Rig) -> None:
     asking = asyncio.create_task(rig.commit.submit(Put("a")))
     await asyncio.sleep(0)
     asking.cancel()
@@ -381,7 +381,7 @@ async def test_checks_that_cannot_be_made_are_unavailable(rig: Rig, checked: Rig
     assert await checked.steps() == []
 
 
-async def test_a_check_that_ends_when_the_engine_stops_helps_nobody(store: SqliteStore) -> None:
+async def test_a_check_that_ends_when_the_engine_stops_is_of_no_use(store: SqliteStore) -> None:
     checker = ByHand()
     commit = group_commit(Watched(store), checker=checker)
     commit.start()

@@ -18,7 +18,7 @@ from tests.unit.store.commit_rig import CLOCK, Handlers, Put, Rig, Watched, grou
 
 
 class Doubtful(Watched):
-    """The real store, but a commit may be in doubt: it was made or not, and who asks learns it when the test allows."""
+    """The real store, but a commit may be in doubt: whether it was made is told when the test allows."""
 
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
@@ -62,12 +62,12 @@ async def doubtful(tmp_path: Path) -> AsyncIterator[Doubt]:
     await store.close()
 
 
-async def test_nobody_is_told_that_it_was_done_while_that_is_not_known(doubtful: Doubt) -> None:
+async def test_no_command_is_answered_as_done_while_that_is_not_known(doubtful: Doubt) -> None:
     backend, rig, followed = doubtful
     backend.doubts = [True]
     assert kinds(await rig.answers(Put("a"), Put("b", refuse))) == [Unavailable] * 2
     assert followed == []
-    assert backend.asked == 0, "whoever comes next asks"
+    assert backend.asked == 0, "the next batch asks"
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -135,7 +135,7 @@ async def test_a_bug_in_asking_leaves_the_doubt(doubtful: Doubt) -> None:
     assert followed == [["a"], ["b"]]
 
 
-async def test_a_doubt_keeps_nobody_from_stopping(doubtful: Doubt) -> None:
+async def test_a_doubt_does_not_keep_the_writer_from_stopping(doubtful: Doubt) -> None:
     backend, rig, followed = doubtful
     backend.doubts, backend.known = [True], False
     await rig.answers(Put("a"))

@@ -185,7 +185,7 @@ def test_a_digest_tells_apart_whatever_is_not_the_same() -> None:
 
 @contextlib.contextmanager
 def meddling(dsn: str, body: str) -> Iterator[None]:
-    """The target changes rows of the journal behind the back of whoever writes them."""
+    """The target changes rows of the journal as they are written."""
     by_hand(
         dsn,
         f"CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$",
@@ -305,9 +305,7 @@ async def test_a_target_of_another_kind_is_refused(
     assert said in await refusal(path, dsn)
 
 
-async def test_a_target_with_tables_of_somebody_else_is_refused_and_left_alone(
-    path: Path, new_database: NewDatabase
-) -> None:
+async def test_a_target_with_foreign_tables_is_refused_and_left_alone(path: Path, new_database: NewDatabase) -> None:
     dsn = new_database(empty=True)
     by_hand(dsn, "CREATE TABLE flows (theirs TEXT)", "INSERT INTO flows VALUES ('kept')")
     assert '"flows" already exists; nothing was copied' in await refusal(path, dsn)
@@ -315,7 +313,7 @@ async def test_a_target_with_tables_of_somebody_else_is_refused_and_left_alone(
     assert by_hand(dsn, "SELECT theirs FROM flows") == [("kept",)]
 
 
-async def test_a_target_that_somebody_writes_to_is_refused(
+async def test_a_target_that_another_program_writes_to_is_refused(
     path: Path, new_database: NewDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("counterfoil.store.postgres.copying.LOCK_MS", 100)

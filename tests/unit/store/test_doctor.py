@@ -340,7 +340,7 @@ def test_there_must_be_a_database(new_database: NewDatabase) -> None:
     with pytest.raises(StoreFailure, match="there is no counterfoil database here"):
         examine(empty)
     with pytest.raises(StoreFailure, match="does not exist"):
-        examine(f"{empty}_of_nobody")
+        examine(f"{empty}_of_none")
 
 
 @pytest.mark.postgresql_only

@@ -90,7 +90,7 @@ BREAKAGES: dict[str, tuple[dict[str, set[str]], str | Breakage]] = {
         "UPDATE gates SET facts = '{' WHERE step_id = 'run'",
     ),
     "a completion of what the journal does not know as asked for": ({"journal": {"done"}}, lost_event("gate_decided")),
-    "an approval that nobody gave": (
+    "an approval without a verdict": (
         {"journal": {"asked-reject"}},
         "UPDATE approvals SET status = 'approved' WHERE step_id = 'asked-reject'",
     ),
@@ -108,7 +108,7 @@ BREAKAGES: dict[str, tuple[dict[str, set[str]], str | Breakage]] = {
         {"journal": {"asked-None"}, "held": {"asked-None"}},
         f"UPDATE approvals SET status = 'void' WHERE {ASKED}",
     ),
-    "an item that waits for nobody": (
+    "an item that waits for no approval": (
         {"journal": {"driven"}, "held": {"driven"}},
         "UPDATE work SET hold = NULL WHERE step_id = 'driven'",
     ),

@@ -38,7 +38,7 @@ def test_tables_of_what_is_open_that_tell_something_else(filled: str, change: st
     assert finding.subject == subject or finding.message.endswith(f"of flow {subject}")
 
 
-async def test_who_is_missing_there_ends_all_the_same(filled: str) -> None:
+async def test_an_item_that_is_missing_there_ends_all_the_same(filled: str) -> None:
     break_it(filled, "DELETE FROM open_flows WHERE flow_id = 'active'")
     break_it(filled, "DELETE FROM open_work WHERE flow_id = 'active'")
     [(work_id,)] = by_hand(filled, "SELECT work_id FROM work WHERE flow_id = 'active'")

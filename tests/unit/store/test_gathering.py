@@ -42,12 +42,14 @@ async def come_in_two_groups(commit: GroupCommit) -> None:
     await asyncio.gather(*first, *(commit.submit(Put(f"late-{number}")) for number in range(4)))
 
 
-async def test_alone_whoever_is_there_goes_at_once(commit: GroupCommit, watched: Watched) -> None:
+async def test_a_node_that_is_alone_commits_what_is_there_at_once(commit: GroupCommit, watched: Watched) -> None:
     await come_in_two_groups(commit)
     assert watched.batches == [8, 4, 4]
 
 
-async def test_among_others_they_wait_for_those_who_are_still_to_come(commit: GroupCommit, watched: Watched) -> None:
+async def test_among_other_nodes_a_batch_waits_for_commands_that_are_still_to_come(
+    commit: GroupCommit, watched: Watched
+) -> None:
     commit.sizer.expect_others(1)
     await come_in_two_groups(commit)
     assert watched.batches == [8, 8]

@@ -39,11 +39,11 @@ def test_what_stands_behind_a_hole_is_held_back(numbers: tuple[int, ...], before
     assert shown(JournalTail(), 0, *numbers, oldest=99, following=100) == before_the_hole
 
 
-def test_a_hole_that_nobody_can_fill_is_passed_over_at_once() -> None:
+def test_a_hole_that_no_transaction_can_fill_is_passed_over_at_once() -> None:
     assert shown(JournalTail(), 0, 1, 3, 7, 8, oldest=100, following=100) == [1, 3, 7, 8]
 
 
-def test_a_hole_is_waited_for_until_all_have_ended_who_ran_when_it_was_first_seen() -> None:
+def test_a_hole_is_waited_for_until_all_transactions_of_its_time_have_ended() -> None:
     tail = JournalTail()
     assert shown(tail, 1, 3, oldest=50, following=60) == []
     assert shown(tail, 1, 3, oldest=59, following=70) == [], "the last of them still runs"
@@ -74,7 +74,7 @@ def test_all_holes_of_a_reading_are_waited_for_together() -> None:
 
 
 def test_several_readers_wait_for_the_same_hole() -> None:
-    """Whoever saw it first has begun the waiting for all, in whichever order their answers come."""
+    """The read that saw it first has begun the waiting for all, in whichever order their answers come."""
     tail = JournalTail()
     assert shown(tail, 1, 3, oldest=50, following=60) == []
     assert shown(tail, 0, 1, 3, oldest=55, following=65) == [1]

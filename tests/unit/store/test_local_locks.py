@@ -36,7 +36,7 @@ class Batches:
     async def end(self, name: str) -> None:
         self._ends[name].set()
         await self._tasks[name]
-        for _ in range(3):  # whoever waited for it has his turn
+        for _ in range(3):  # every waiter has its turn
             await asyncio.sleep(0)
 
     async def cancel(self, name: str) -> None:
@@ -63,7 +63,7 @@ async def test_the_same_work_is_waited_for() -> None:
     await batches.begin("b", "2", "3")
     assert batches.running == ["a"]
     await batches.begin("c", "3")
-    assert batches.running == ["a", "c"], "who waits has nothing yet"
+    assert batches.running == ["a", "c"], "a waiter has nothing yet"
     await batches.end("a")
     assert batches.running == ["c"]
     await batches.end("c")

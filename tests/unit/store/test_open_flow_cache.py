@@ -140,7 +140,7 @@ def test_of_many_items_those_that_have_ended_are_forgotten_and_the_others_kept()
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_was_remembered_of_other_items_before_somebody_else_changed_the_flow_is_forgotten(alone: bool) -> None:
+def test_what_was_remembered_before_another_node_changed_the_flow_is_forgotten(alone: bool) -> None:
     """A batch that had to load one item finds the flow changed: then nothing else that is remembered of it is true."""
     memory, unit = OpenFlowCache(alone=alone), loaded("a", items=2)
     acknowledge(unit, "a/0")
@@ -150,7 +150,7 @@ def test_what_was_remembered_of_other_items_before_somebody_else_changed_the_flo
     acknowledge(unit, "a/1")
     commit(memory, unit)
     assert knows(memory, {"a/1"})
-    assert knows(memory, {"a/0"}) is alone, "there is nobody else"
+    assert knows(memory, {"a/0"}) is alone, "there is no other node"
 
 
 def test_the_flows_that_changed_longest_ago_are_forgotten_first() -> None:

@@ -140,7 +140,7 @@ async def test_a_result_is_waited_for(simulator: Simulator) -> None:
     assert (shown(document)["status"], final) == ("failed", True)
 
 
-async def test_nobody_waits_for_an_engine_that_stops(simulator: Simulator) -> None:
+async def test_no_read_waits_for_an_engine_that_stops(simulator: Simulator) -> None:
     await start(simulator, "flow")
     waiting = asyncio.create_task(simulator.engine.queries.result("flow", 60_000))
     await asyncio.sleep(0)

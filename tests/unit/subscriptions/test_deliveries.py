@@ -33,7 +33,7 @@ async def test_a_delivery_is_written_with_its_event_and_due_at_once(simulator: S
     assert secret.startswith("whsec_")
 
 
-async def test_a_refused_command_tells_nobody(simulator: Simulator) -> None:
+async def test_a_refused_command_makes_no_delivery(simulator: Simulator) -> None:
     await subscribe(simulator)
     with pytest.raises(UnknownFlow):
         await simulator.engine.flows.cancel("flow")
@@ -53,7 +53,7 @@ async def test_event_and_delivery_are_durable_together_or_not_at_all(simulator: 
     assert await sweep(simulator) == began
 
 
-async def test_who_crashes_with_a_delivery_in_hand_makes_it_again_with_the_same_id(simulator: Simulator) -> None:
+async def test_after_a_crash_a_delivery_in_flight_is_repeated_with_the_same_id(simulator: Simulator) -> None:
     await subscribe(simulator)
     await start(simulator)
     assert await simulator.sweep(SweepName.DELIVERIES) == 1
@@ -68,7 +68,7 @@ async def test_who_crashes_with_a_delivery_in_hand_makes_it_again_with_the_same_
     assert first.body == second.body
 
 
-async def test_who_was_held_up_sends_nothing_that_is_no_longer_his_and_spoils_nothing(simulator: Simulator) -> None:
+async def test_the_late_answer_of_a_lapsed_claim_spoils_nothing(simulator: Simulator) -> None:
     """Two nodes have it in hand one after the other; the first one wakes up late."""
     await subscribe(simulator)
     await start(simulator)
@@ -100,7 +100,7 @@ async def test_what_is_in_hand_no_longer_is_not_sent(simulator: Simulator) -> No
 @pytest.mark.parametrize(
     "reply", [answered(500), answered(425), connection_refused(), timed_out()], ids=["500", "425", "refused", "silent"]
 )
-async def test_who_cannot_be_told_now_is_told_later(simulator: Simulator, reply: Reply) -> None:
+async def test_a_delivery_that_fails_now_is_repeated_later(simulator: Simulator, reply: Reply) -> None:
     await subscribe(simulator)
     await start(simulator)
     simulator.network.always(URL, reply)
@@ -119,7 +119,7 @@ async def test_who_cannot_be_told_now_is_told_later(simulator: Simulator, reply:
     [answered(404), answered(301), Reply(Arrival.NOT_DELIVERED, error="not allowed", denied=True, permanent=True)],
     ids=["404", "301", "denied"],
 )
-async def test_who_does_not_want_to_be_told_is_not_told_again(simulator: Simulator, reply: Reply) -> None:
+async def test_a_delivery_that_is_refused_is_not_repeated(simulator: Simulator, reply: Reply) -> None:
     await subscribe(simulator)
     await start(simulator)
     simulator.network.always(URL, reply)
@@ -164,7 +164,7 @@ async def test_a_slow_subscriber_leaves_places_for_others(simulator: Simulator) 
     simulator.wakeups.clear()
     for call in waiting:
         await simulator.network.answer(call, answered())
-    assert (SweepName.DELIVERIES, None) in simulator.wakeups, "whoever makes room says so"
+    assert (SweepName.DELIVERIES, None) in simulator.wakeups, "a delivery that ends wakes the sweep"
     simulator.network.always(slow, answered())
     await sweep(simulator)
     assert (await kept(simulator, "slow"), await kept(simulator, "quick")) == ([], [])

@@ -155,7 +155,7 @@ def test_times_are_readable() -> None:
     assert (message["data"]["next_attempt_at"], message["data"]["error"]) == (WHEN, None)
 
 
-def test_what_a_flow_carries_and_who_holds_a_claim_is_not_told() -> None:
+def test_payloads_and_holders_of_claims_are_not_told() -> None:
     started = event(
         EventType.FLOW_STARTED, goals=["pay"], labels={"a": "b"}, init={"x": 1}, metadata={"m": 1}, steps=[]
     )
@@ -176,13 +176,13 @@ def test_every_event_can_be_told_of_with_what_is_always_there(kind: EventType) -
     assert message["data"]["flow_id"] == "f"
 
 
-def test_who_is_told_what() -> None:
+def test_which_subscription_is_told_what() -> None:
     all_of_a = subscription("all-of-a", "*", match={"flow_labels": {"team": "a"}})
     fails = subscription("fails", "work.failed", match={"step_id": "pay"})
     audience = audience_of({"1": all_of_a, "2": fails})
     notices = [Notice("work.failed", AT, flow_id, step_id, dict) for flow_id, step_id in (("f", "pay"), ("g", "x"))]
     assert filtered_by_labels(notices, audience) == {"f", "g"}
-    assert filtered_by_labels(notices, audience_of({"2": fails})) == set(), "labels that nobody asks for"
+    assert filtered_by_labels(notices, audience_of({"2": fails})) == set(), "labels that no subscription filters by"
     got = [(n.flow_id, s.subscription_id) for n, s in addressed(notices, audience, {"g": {"team": "a"}})]
     assert got == [("f", "fails"), ("g", "all-of-a")]
 

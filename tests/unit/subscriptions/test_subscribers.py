@@ -22,7 +22,7 @@ from tests.by_hand import break_it
 from tests.unit.subscriptions.telling import URL, kept, start, subscribe, sweep, told
 
 
-async def test_what_is_due_to_nobody_is_forgotten(simulator: Simulator) -> None:
+async def test_deliveries_without_a_subscription_are_forgotten(simulator: Simulator) -> None:
     """A delivery that was written while its subscription was being deleted on another node."""
     await subscribe(simulator)
     await start(simulator)
@@ -57,7 +57,7 @@ async def together(simulator: Simulator, *commands: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("pruned_first", [True, False])
-async def test_a_delivery_goes_with_its_flow_but_not_from_under_who_takes_it(
+async def test_a_delivery_is_pruned_with_its_flow_but_not_while_it_is_in_flight(
     simulator: Simulator, pruned_first: bool
 ) -> None:
     """In one batch, in either order."""
@@ -119,7 +119,7 @@ async def test_a_subscription_of_another_version_stops_nothing_and_says_what_to_
     assert (await simulator.engine.subscribers.get("ops"))["note"] is None
 
 
-async def test_who_has_moved_is_not_disabled_for_the_old_address(simulator: Simulator) -> None:
+async def test_a_subscription_with_a_new_url_is_not_disabled_for_the_old_one(simulator: Simulator) -> None:
     await subscribe(simulator)
     assert await simulator.engine.commit.submit(DisableSubscription("ops", "http://old.test/")) is False
     assert await simulator.engine.commit.submit(DisableSubscription("nobody", URL)) is False
@@ -147,7 +147,7 @@ async def test_the_same_subscription_again_changes_nothing(simulator: Simulator)
             await use("nobody")
 
 
-async def test_labels_are_looked_up_only_when_somebody_asks_for_them(simulator: Simulator) -> None:
+async def test_labels_are_looked_up_only_if_a_subscription_filters_by_them(simulator: Simulator) -> None:
     await start(simulator, labels={"team": "a"})
     await simulator.crash()
     await simulator.start()

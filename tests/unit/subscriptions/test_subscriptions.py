@@ -77,7 +77,7 @@ def test_names_that_are_given_twice_count_once() -> None:
     assert len(Controls.of(1, {}, kept).audience["flow.failed"]) == 1
 
 
-def test_the_audience_are_those_who_want_to_hear_it_and_are_enabled() -> None:
+def test_the_audience_are_matching_subscriptions_that_are_enabled() -> None:
     kept = {
         "a": subscription("a", "flow.*"),
         "b": subscription("b", "flow.failed", "work.failed"),

@@ -331,7 +331,7 @@ async def test_sweeps_that_have_stopped_make_the_engine_unready(simulator: Simul
         await simulator.engine.operations.health()
 
 
-def test_without_a_listener_nobody_is_disturbed() -> None:
+def test_without_a_listener_no_progress_is_reported() -> None:
     wakeups = Wakeups()
     wakeups.now(SweepName.REQUEUE)
     wakeups.at(SweepName.REQUEUE, 5)

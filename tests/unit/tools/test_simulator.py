@@ -52,7 +52,7 @@ async def test_an_action_that_submits_nothing_ends_before_the_crash(simulator: S
     assert not await simulator.crash_during(simulator.engine.queries.steps(), CrashPoint.BEFORE_COMMIT)
 
 
-async def test_whoever_comes_after_a_crash_finds_what_was_being_sent(simulator: Simulator) -> None:
+async def test_after_a_crash_what_was_being_sent_is_found(simulator: Simulator) -> None:
     work_id = await sent(simulator)
     before = simulator.engine.context.node_id
     await simulator.crash()
@@ -60,10 +60,10 @@ async def test_whoever_comes_after_a_crash_finds_what_was_being_sent(simulator: 
     assert simulator.engine.context.node_id != before
     assert await simulator.sweep(SweepName.ORPHANS) == 1
     assert await state(simulator, work_id) == "not_completed"
-    assert simulator.network.waiting() == [], "nobody waits for the answer of a request whose sender is gone"
+    assert simulator.network.waiting() == [], "nothing waits for the answer of a request whose sender is gone"
 
 
-async def test_time_that_passes_takes_nobody_s_lease(simulator: Simulator) -> None:
+async def test_time_that_passes_takes_no_lease(simulator: Simulator) -> None:
     """The simulated clock moves what is due; the node stays what it is."""
     node_id = simulator.engine.context.node_id
     simulator.clock.advance(10**9)
@@ -109,7 +109,7 @@ async def test_a_crash_in_the_middle_of_a_transaction_leaves_nothing_locked(plac
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:
-    """Whoever asked the dead engine is never answered."""
+    """A caller of the dead engine is never answered."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

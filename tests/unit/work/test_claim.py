@@ -146,7 +146,7 @@ async def test_a_full_step_does_not_keep_others_waiting(simulator: Simulator) ->
     assert await simulator.sweep(SweepName.REQUEUE) == 1
 
 
-async def test_new_work_of_a_full_step_wakes_nobody(simulator: Simulator) -> None:
+async def test_new_work_of_a_full_step_wakes_no_sweep(simulator: Simulator) -> None:
     """Thousands may wait behind a limit: each one more of them costs nothing."""
     await put(simulator, work={"parallelism": 1})
     await start(simulator)

@@ -37,7 +37,7 @@ async def test_no_more_in_a_window_than_the_limit(simulator: Simulator) -> None:
     assert await requeue(simulator) == 1
     assert [call.metadata["flow_id"] for call in simulator.network.calls] == flows
     assert await requeue(simulator) == 0
-    assert await simulator.next_due(SweepName.REQUEUE) is None, "nothing waits, so nobody needs to look"
+    assert await simulator.next_due(SweepName.REQUEUE) is None, "nothing waits, so no search is needed"
 
 
 async def test_claims_of_one_batch_count_each_other(simulator: Simulator) -> None:

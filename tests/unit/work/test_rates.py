@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from counterfoil.domain.steps.definitions import DAY_MS, RateLimit, WorkDefaults
 from counterfoil.domain.work.rates import SentTimes
-from counterfoil.store.kinds.rates import RATES, read_sent, sent_row
+from counterfoil.store.kinds.work import RATES, read_sent, sent_row
 from counterfoil.store.unit_of_work.read_set import NotLoaded
 from counterfoil.store.unit_of_work.unit import UnitOfWork
 
@@ -26,7 +26,7 @@ def sent(*times: int, limit: RateLimit = LIMIT) -> SentTimes:
     return times_sent
 
 
-def test_who_was_never_sent_may_go() -> None:
+def test_the_first_dispatch_of_a_step_may_go() -> None:
     assert SentTimes().rests_until(LIMIT, NOW) is None
 
 

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from counterfoil.domain.steps.definitions import WorkDefaults
 from counterfoil.domain.work.receipts import Receipts
-from counterfoil.store.maintenance.receipt_secrets import FILE_NAME, load_or_create_secrets
+from counterfoil.store.maintenance.receipt_secrets import FILE_NAME, _configured, _kept_secret, receipt_secrets
+from counterfoil.store.sqlite.store import SqliteStore
 
 OLD, NEW, FOREIGN = b"o" * 32, b"n" * 32, b"f" * 32
 FLOW, STEP, WORK = "flow-1", "transcribe", "0190f3b2c4d57e8f9a0b1c2d3e4f5a6b"
@@ -98,29 +100,29 @@ def test_there_is_no_signing_without_a_secret(secrets: list[bytes]) -> None:
         Receipts(secrets)
 
 
-def test_configured_secrets_are_taken_in_their_order(tmp_path: Path) -> None:
-    assert load_or_create_secrets(tmp_path, [" first-secret-of-ours ", "", "second-secret-of-ours"]) == [
-        b"first-secret-of-ours",
-        b"second-secret-of-ours",
-    ]
+async def test_configured_secrets_are_taken_in_their_order(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "counterfoil.db", lambda: 1, WorkDefaults())
+    await store.open()
+    taken = await receipt_secrets(store, tmp_path, [" first-secret-of-ours ", "", "second-secret-of-ours"], now=1)
+    await store.close()
+    assert taken == [b"first-secret-of-ours", b"second-secret-of-ours"]
     assert not (tmp_path / FILE_NAME).exists()
 
 
 def test_a_short_secret_is_refused_without_being_repeated(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="secret 2 needs at least 16") as refusal:
-        load_or_create_secrets(tmp_path, ["0123456789abcdef", "0123456789abcde"])
+        _configured(["0123456789abcdef", "0123456789abcde"])
     assert "abcde" not in str(refusal.value)
 
 
 def test_a_secret_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
     data = tmp_path / "not" / "there"
-    made = load_or_create_secrets(data, [])
-    assert len(made) == 1
-    assert len(made[0]) >= 32
+    made = _kept_secret(data)
+    assert len(made) >= 32
     assert stat.S_IMODE((data / FILE_NAME).stat().st_mode) == 0o600
-    assert load_or_create_secrets(data, []) == made
+    assert _kept_secret(data) == made
     assert [path.name for path in data.iterdir()] == [FILE_NAME]
-    assert load_or_create_secrets(tmp_path / "elsewhere", []) != made
+    assert _kept_secret(tmp_path / "elsewhere") != made
 
 
 def test_starts_at_the_same_time_agree_on_one_secret(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_starts_at_the_same_time_agree_on_one_secret(tmp_path: Path) -> None:
 
     def start(_: int) -> bytes:
         together.wait()
-        return load_or_create_secrets(tmp_path, [])[0]
+        return _kept_secret(tmp_path)
 
     with ThreadPoolExecutor(8) as threads:
         made = set(threads.map(start, range(8)))
@@ -139,13 +141,13 @@ def test_starts_at_the_same_time_agree_on_one_secret(tmp_path: Path) -> None:
 def test_a_damaged_secret_file_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("\n", encoding="utf-8")
     with pytest.raises(ValueError, match=FILE_NAME):
-        load_or_create_secrets(tmp_path, [])
+        _kept_secret(tmp_path)
 
 
 def test_a_secret_file_that_others_can_read_is_warned_about(tmp_path: Path) -> None:
-    made = load_or_create_secrets(tmp_path, [])
+    made = _kept_secret(tmp_path)
     (tmp_path / FILE_NAME).chmod(0o640)
     with capture_logs() as logs:
-        assert load_or_create_secrets(tmp_path, []) == made
+        assert _kept_secret(tmp_path) == made
     assert [(entry["log_level"], FILE_NAME in entry["path"]) for entry in logs] == [("warning", True)]
-    assert made[0].decode() not in str(logs)
+    assert made.decode() not in str(logs)

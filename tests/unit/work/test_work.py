@@ -375,7 +375,7 @@ def test_cancelled_work_is_not_refused_a_heartbeat() -> None:
         (work_item(WorkStatus.PENDING), WorkNotActive),
     ],
 )
-def test_a_heartbeat_is_refused_when_nobody_waits_for_it(work: Work, refusal: type[Refused]) -> None:
+def test_a_heartbeat_is_refused_when_the_item_is_not_active(work: Work, refusal: type[Refused]) -> None:
     with pytest.raises(refusal) as caught:
         beats(work, duplicate_status=200)
     assert "same_result" not in caught.value.details

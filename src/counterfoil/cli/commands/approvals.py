@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from counterfoil.cli.arguments import json_flag, paged
 from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.events import print_event
 from counterfoil.cli.output import (
@@ -15,7 +15,9 @@ from counterfoil.cli.output import (
     is_narrow,
     print_facts,
     print_json,
+    print_more,
     print_table,
+    print_value,
     status_text,
     when,
 )
@@ -34,11 +36,15 @@ def approvals() -> None:
 
 
 @approvals.command("list")
-@click.option("--status", type=click.Choice([*STATUSES, "any"]), default="pending", show_default=True)
+@click.option(
+    "--status",
+    type=click.Choice([*STATUSES, "any"]),
+    default="pending",
+    show_default=True,
+    help="Only approvals in this state.",
+)
 @click.option("--flow", "flow_id", help="Only approvals of this flow or workflow.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Continue after the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@paged()
 @connected
 def list_approvals(
     connection: EngineConnection, status: str, flow_id: str | None, limit: int, cursor: str | None, as_json: bool
@@ -55,13 +61,12 @@ def list_approvals(
     rows = [[cells[name] for name in columns] for cells in map(_cells, page["approvals"])]
     empty = "no approval is pending" if status == "pending" else "no matching approval"
     print_table(columns, rows, empty=empty)
-    if page["next_cursor"]:
-        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+    print_more(page)
 
 
 @approvals.command()
 @click.argument("approval_id")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def show(connection: EngineConnection, approval_id: str, as_json: bool) -> None:
     """Show an approval with everything a reviewer needs to decide."""
@@ -70,7 +75,7 @@ def show(connection: EngineConnection, approval_id: str, as_json: bool) -> None:
         print_json(approval)
         return
     print_facts(_facts(approval))
-    click.echo(f"\narguments\n{_indented(approval['arguments'] or {})}")
+    print_value("arguments", approval["arguments"] or {})
     history = approval.get("history") or []
     if history:
         click.echo("\nhistory")
@@ -81,10 +86,10 @@ def show(connection: EngineConnection, approval_id: str, as_json: bool) -> None:
         click.echo(f"    or: counterfoil approvals reject {approval_id}", err=True)
 
 
-@approvals.command(short_help="Approve.")
+@approvals.command(short_help="Approve a request.")
 @click.argument("approval_id")
 @click.option("--comment", help="Comment, recorded with the approval.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def approve(connection: EngineConnection, approval_id: str, comment: str | None, as_json: bool) -> None:
     """Approve a request. The API key identifies the reviewer."""
@@ -99,10 +104,10 @@ def approve(connection: EngineConnection, approval_id: str, comment: str | None,
         click.echo(f"recorded, {_agreed(approval)} approvals: step {approval['step_id']} waits for {missing} more")
 
 
-@approvals.command(short_help="Reject.")
+@approvals.command(short_help="Reject a request.")
 @click.argument("approval_id")
 @click.option("--reason", help="Reason, shown to the requester.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def reject(connection: EngineConnection, approval_id: str, reason: str | None, as_json: bool) -> None:
     """Reject a request. One rejection is final; other branches of the flow continue."""
@@ -153,8 +158,3 @@ def _facts(approval: Approval) -> Iterator[tuple[str, str | Text | None]]:
     for review in approval["reviews"]:
         comment = f": {review['comment']}" if review["comment"] else ""
         yield "", f"{review['verdict']} by {review['by']}, {when(review['at'])}{comment}"
-
-
-def _indented(arguments: dict[str, Any]) -> str:
-    lines = json.dumps(arguments, indent=2, ensure_ascii=False).splitlines()
-    return "\n".join(f"  {line}" for line in lines)

@@ -7,7 +7,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, inputs_of, json_pairs, pairs, signal_of
+from counterfoil.cli.arguments import inputs_of, json_flag, json_pairs, paged, pairs, signal_of
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.events import print_event
 from counterfoil.cli.graph import MARKS, flow_lines
 from counterfoil.cli.output import (
@@ -18,13 +19,14 @@ from counterfoil.cli.output import (
     is_narrow,
     print_facts,
     print_json,
+    print_more,
     print_table,
     status_text,
     stdout_console,
     text_width,
     when,
 )
-from counterfoil.cli.times import milliseconds, since_time
+from counterfoil.cli.times import milliseconds, since_option, since_time
 from counterfoil.cli.waiting import waits_for
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def flow() -> None:
 )
 @click.option("--no-compensate", is_flag=True, help="Do not compensate if the flow fails.")
 @click.option("--wait", type=click.FloatRange(min=0), help="Wait up to this many seconds, then print the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def start(
     connection: EngineConnection,
@@ -166,14 +168,12 @@ def _of_another_start(started: Any) -> str:
 
 
 @flow.command("list")
-@click.option("--status", type=click.Choice(FLOW_STATUSES))
+@click.option("--status", type=click.Choice(FLOW_STATUSES), help="Only flows in this state.")
 @click.option("--label", metavar="NAME=VALUE", help="Only flows with this label.")
 @click.option("--goal", help="Only flows with this goal.")
-@click.option("--since", help="Only flows started since a time (2026-11-16T12:00:00Z) or for so long (15m, 2h, 1d).")
+@since_option("flows started")
 @click.option("--idempotency-key", help="Only flows with this run key.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Continue after the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@paged()
 @connected
 def list_flows(
     connection: EngineConnection,
@@ -207,13 +207,12 @@ def list_flows(
         for item in page["flows"]
     ]
     print_table(("FLOW", "STATUS", "GOALS", "STARTED", "RESULT"), rows, empty="no matching flow")
-    if page["next_cursor"]:
-        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+    print_more(page)
 
 
 @flow.command(short_help="Show a flow: the graph of its steps, and its work.")
 @click.argument("flow_id")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def show(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
     """Show a flow: the graph of its steps with their states, its compensation and its work items."""
@@ -247,9 +246,7 @@ def show(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
 
 @flow.command()
 @click.argument("flow_id")
-@click.option("--limit", type=click.IntRange(1, 1000), default=200, show_default=True)
-@click.option("--cursor", help="Continue after the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@paged(200)
 @connected
 def events(connection: EngineConnection, flow_id: str, limit: int, cursor: str | None, as_json: bool) -> None:
     """Show a flow's journal, oldest first."""
@@ -259,8 +256,7 @@ def events(connection: EngineConnection, flow_id: str, limit: int, cursor: str |
         return
     for event in page["events"]:
         print_event(event)
-    if page["next_cursor"]:
-        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+    print_more(page)
 
 
 @flow.command(short_help="Follow a flow until it ends.")
@@ -286,7 +282,7 @@ def watch(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
 @flow.command(short_help="Wait for a flow to end and print its outputs.")
 @click.argument("flow_id")
 @click.option("--wait", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Maximum seconds to wait.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def result(connection: EngineConnection, flow_id: str, wait: float, as_json: bool) -> None:
     """Wait for a flow to end and print its outputs (JSON); exit code 1 unless it completes."""
@@ -296,7 +292,7 @@ def result(connection: EngineConnection, flow_id: str, wait: float, as_json: boo
 @flow.command(short_help="Cancel a flow.")
 @click.argument("flow_id")
 @click.option("--compensate", is_flag=True, help="Compensate completed steps that define a compensation.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def cancel(connection: EngineConnection, flow_id: str, compensate: bool, as_json: bool) -> None:
     """Cancel a flow: its open work is cancelled, and late results are refused."""
@@ -309,7 +305,7 @@ def cancel(connection: EngineConnection, flow_id: str, compensate: bool, as_json
 
 @flow.command(short_help="Redrive a failed flow.")
 @click.argument("flow_id")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def redrive(connection: EngineConnection, flow_id: str, as_json: bool) -> None:
     """Redrive a failed flow: failed steps run again; completed steps are kept unless compensated."""

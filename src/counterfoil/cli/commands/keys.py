@@ -29,7 +29,7 @@ def keys() -> None:
 
 @keys.command(short_help="Generate an API key with a strong secret.")
 @click.option("--name", required=True, help="Name of the key's owner: letters, digits, dot, dash and underscore.")
-@click.option("--role", required=True, type=click.Choice(list(ROLES)), help="What it may do.")
+@click.option("--role", required=True, type=click.Choice(list(ROLES)), help="What the key may do.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def new(name: str, role: str, as_json: bool) -> None:
     """Generate an API key with a strong secret and print its entry for COUNTERFOIL_API_KEYS.

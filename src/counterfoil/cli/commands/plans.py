@@ -8,7 +8,8 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, inputs_of
+from counterfoil.cli.arguments import inputs_of, json_flag
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.graph import layers_of, sources_text
 from counterfoil.cli.output import print_json, text_width
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     help="An input; parsed as JSON if possible, otherwise a string.",
 )
 @click.option("--init-file", type=click.File("r"), help="All inputs as a JSON object (- for stdin).")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def plan(
     connection: EngineConnection,

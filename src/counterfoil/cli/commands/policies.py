@@ -7,7 +7,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, json_object, json_pairs, pairs
+from counterfoil.cli.arguments import json_flag, json_object, json_pairs, pairs
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import is_narrow, print_facts, print_json, print_table, print_warnings, status_text, when
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def policy() -> None:
 
 
 @policy.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def list_policies(connection: EngineConnection, as_json: bool) -> None:
     """List the policies: the scope, the condition and the action of each."""
@@ -42,7 +43,7 @@ def list_policies(connection: EngineConnection, as_json: bool) -> None:
 @policy.command()
 @click.argument("policy_id")
 @click.option("--versions", is_flag=True, help="List all versions, also of a deleted policy.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def show(connection: EngineConnection, policy_id: str, versions: bool, as_json: bool) -> None:
     """Show a policy, or all its versions."""
@@ -123,7 +124,7 @@ def delete(connection: EngineConnection, policy_id: str) -> None:
 @click.option("--gate-count", type=click.IntRange(1), help="Number of this gate call (1 = first).")
 @click.option("--completions", type=click.IntRange(0), help="Number of completions of the step.")
 @click.option("--age", type=click.FloatRange(0), metavar="SECONDS", help="Age of the first gate call.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def test(
     connection: EngineConnection,

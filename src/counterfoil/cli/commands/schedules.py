@@ -6,7 +6,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, json_object, json_pairs
+from counterfoil.cli.arguments import json_flag, json_object, json_pairs
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import error_text, print_json, print_table, when
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def schedule() -> None:
 
 
 @schedule.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def list_schedules(connection: EngineConnection, as_json: bool) -> None:
     """List the schedules: the next and the last tick of each, and its last error."""
@@ -58,7 +59,7 @@ def show(connection: EngineConnection, schedule_id: str) -> None:
 @click.option("--goal", "goals", multiple=True, metavar="STEP", help="A goal of the flow; may be repeated.")
 @click.option("--init", multiple=True, metavar="NAME=VALUE", help="An input of the flow; may be repeated.")
 @click.option("--catch-up", type=click.Choice(["skip", "one", "all"]), help="How to handle missed ticks.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def put(
     connection: EngineConnection,

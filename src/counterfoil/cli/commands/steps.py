@@ -7,7 +7,8 @@ from typing import IO, Any
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, json_object, json_pairs
+from counterfoil.cli.arguments import json_flag, json_object, json_pairs
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import print_json, print_table, print_warnings
 
 
@@ -17,7 +18,7 @@ def step() -> None:
 
 
 @step.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def list_steps(connection: EngineConnection, as_json: bool) -> None:
     """List the registered steps."""
@@ -54,7 +55,7 @@ def show(connection: EngineConnection, step_id: str) -> None:
 )
 @click.option("--name", help="Display name.")
 @click.option("--work", multiple=True, metavar="NAME=VALUE", help="A work setting, such as max_retries=3.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def put(
     connection: EngineConnection,

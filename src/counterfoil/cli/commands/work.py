@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, pairs
+from counterfoil.cli.arguments import json_flag, paged, pairs
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import (
     compact,
     error_text,
     is_narrow,
     print_facts,
     print_json,
+    print_more,
     print_table,
     status_text,
     when,
 )
-from counterfoil.cli.times import since_time
+from counterfoil.cli.times import since_option, since_time, until_option
 from counterfoil.cli.waiting import hold_sentence, waits_for
 
 if TYPE_CHECKING:
@@ -41,12 +43,10 @@ def work() -> None:
 
 
 @work.command("list")
-@click.option("--status", type=click.Choice([*WORK_STATUSES, UNREPORTED]))
+@click.option("--status", type=click.Choice([*WORK_STATUSES, UNREPORTED]), help="Only work in this state.")
 @click.option("--step", "step_id", help="Only work of this step.")
 @click.option("--overdue", is_flag=True, help="Only work past its deadline or its next attempt.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Continue after the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@paged()
 @connected
 def list_work(
     connection: EngineConnection,
@@ -69,13 +69,12 @@ def list_work(
         columns.remove("CREATED")
     rows = [[cells[name] for name in columns] for cells in map(_cells, page["work"])]
     print_table(columns, rows, empty="no matching work item")
-    if page["next_cursor"]:
-        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+    print_more(page)
 
 
 @work.command()
 @click.argument("work_id")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
     """Show a work item with its attempts."""
@@ -119,15 +118,12 @@ def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
 @click.argument("work_id", required=False)
 @click.option("--step", "step_id", help="Only failed work of this step.")
 @click.option("--error", "error_code", help="Only work that failed with this error code.")
-@click.option(
-    "--since",
-    help="Only work that failed since this time (2026-11-16T12:00:00Z), or within this duration (15m, 2h, 1d).",
-)
-@click.option("--until", help="Only work that failed before this time, or longer ago than this (2h).")
+@since_option("work that failed")
+@until_option("work that failed")
 @click.option("--label", metavar="NAME=VALUE", help="Only failed work of flows with this label.")
 @click.option("--limit", type=click.IntRange(1, 10_000), help="Maximum number of items (default: 1000).")
 @click.option("--dry-run", is_flag=True, help="Show what would be redriven, and redrive nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def redrive(
     connection: EngineConnection,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, json_object
+from counterfoil.cli.arguments import json_flag, json_object, json_value
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import CommandFailed, print_json
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ MOST_SHOWN = 10
 @click.option("--payload", metavar="JSON", help="For a hook: deliver this payload, any JSON value.")
 @click.option("--item", type=click.IntRange(0), help="The index of the work item, in a step that fans out.")
 @click.option("--work", "work_id", help="The id of the work item.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def send(
     connection: EngineConnection,
@@ -59,7 +59,7 @@ def send(
         raise click.UsageError("give one of --outputs, --fail and --payload")
     if retriable and fail is None:
         raise click.UsageError("--retriable needs --fail")
-    sent = None if payload is None else _json(payload)
+    sent = None if payload is None else json_value(payload, "--payload")
     result = _result(outputs, fail, retriable=retriable)
 
     async def complete(client: Client) -> Any:
@@ -75,13 +75,6 @@ def send(
         click.echo(f"delivered to the hook {answer['step_id']} of flow {answer['flow_id']}")
     else:
         click.echo(f"{answer['verdict']}: {answer['step_id']} of flow {answer['flow_id']} is {answer['status']}")
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"not JSON: {error}", param_hint="--payload") from None
 
 
 def _result(outputs: str | None, fail: str | None, *, retriable: bool) -> dict[str, Any]:

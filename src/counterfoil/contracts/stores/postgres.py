@@ -9,29 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import asyncpg
 
-from counterfoil.contracts.stores.batches import Completing, Reserving, Settling, StoreOperation
+from counterfoil.contracts.stores.batches import StoreOperation
 from counterfoil.contracts.stores.per_loop import PerLoop
 from counterfoil.contracts.stores.postgres_tables import PostgresTables
 from counterfoil.contracts.stores.protocol import (
     PAGE,
     DedupStoreUnavailable,
     EffectsListed,
-    ReserveAnswer,
-    SettledAs,
     ShownEffect,
-    outcome_of,
 )
+from counterfoil.contracts.stores.sql_store import SqlDedupStore, resolve
 from counterfoil.domain.effects.reservations import (
-    CompleteVerdict,
-    EffectOutcome,
     EffectState,
-    ReserveRequest,
-    SettleVerdict,
 )
 from counterfoil.domain.time import Clock
 
@@ -45,10 +38,9 @@ MOST_OPERATIONS = 512
 SCHEMA = "counterfoil_contracts"
 
 _UNANSWERED = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresError)
-_WRONG_VALUE = (asyncpg.DataError, asyncpg.exceptions.DataError)
 
 
-class PostgresDedupStore:
+class PostgresDedupStore(SqlDedupStore):
     """See stores/protocol.py. Its tables are created when they are missing, in a schema of their own."""
 
     def __init__(
@@ -60,28 +52,6 @@ class PostgresDedupStore:
 
     def __repr__(self) -> str:
         return f"PostgresDedupStore(schema={self.schema!r})"
-
-    async def reserve(self, request: ReserveRequest) -> ReserveAnswer:
-        answer: ReserveAnswer = await self._writers.get().submit(Reserving(request))
-        return answer
-
-    async def complete(self, tool: str, key: str, fence: int, outcome: EffectOutcome) -> CompleteVerdict:
-        verdict: CompleteVerdict = await self._writers.get().submit(Completing((tool, key), fence, outcome))
-        return verdict
-
-    async def settle(
-        self,
-        tool: str,
-        key: str,
-        outcome: SettledAs,
-        *,
-        result: Any = None,
-        error: dict[str, Any] | None = None,
-        note: str | None = None,
-    ) -> SettleVerdict:
-        settling = Settling((tool, key), outcome_of(outcome, result, error), note)
-        verdict: SettleVerdict = await self._writers.get().submit(settling)
-        return verdict
 
     async def show(self, tool: str, key: str) -> ShownEffect | None:
         shown: ShownEffect | None = await self._writers.get().submit(_Reading("show", ((tool, key),)))
@@ -104,13 +74,8 @@ class PostgresDedupStore:
     async def aclose(self) -> None:
         await self._writers.aclose()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
+    async def _submit(self, operation: StoreOperation) -> Any:
+        return await self._writers.get().submit(operation)
 
 
 class _Reading(NamedTuple):
@@ -156,7 +121,7 @@ class _PostgresWriter:
             await self._commit([each for each in taken if not isinstance(each[0], _Reading)])
             for work, future in taken:
                 if isinstance(work, _Reading):
-                    _resolve(future, await self._attempt(_calling(self._tables, work)))
+                    resolve(future, await self._attempt(_calling(self._tables, work)))
 
     async def _commit(self, batch: Sequence[tuple[Any, asyncio.Future[Any]]]) -> None:
         if not batch:
@@ -165,20 +130,20 @@ class _PostgresWriter:
         found = await self._attempt(lambda connection: self._tables.commit(connection, operations))
         if isinstance(found, list):
             for (_, future), answer in zip(batch, found, strict=True):
-                _resolve(future, answer)
+                resolve(future, answer)
         elif len(batch) > 1 and not isinstance(found, DedupStoreUnavailable):  # one of them cannot be written
             for each in batch:
                 await self._commit([each])
         else:
             for _, future in batch:
-                _resolve(future, found)
+                resolve(future, found)
 
     async def _attempt(self, function: Callable[[AnyConnection], Awaitable[Any]]) -> Any:
         """The answer, or the exception that the caller gets. After a failure the connection is opened again."""
         try:
             async with asyncio.timeout(self._timeout * 2):
                 return await function(await self._connected())
-        except _WRONG_VALUE as error:
+        except asyncpg.DataError as error:  # a value that the database cannot hold
             return error
         except _UNANSWERED as error:
             self._disconnect()
@@ -204,12 +169,3 @@ class _PostgresWriter:
 
 def _calling(tables: PostgresTables, reading: _Reading) -> Callable[[AnyConnection], Awaitable[Any]]:
     return lambda connection: getattr(tables, reading.method)(connection, *reading.arguments)
-
-
-def _resolve(future: asyncio.Future[Any], answer: Any) -> None:
-    if future.done():
-        return
-    if isinstance(answer, BaseException):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from counterfoil.contracts.stores.batches import BatchDecided, EffectId, Reserving, StoreOperation, decide, effects_of
 from counterfoil.contracts.stores.protocol import PAGE, EffectsListed, ShownEffect, StoredAudit
-from counterfoil.contracts.stores.rows import entry_of, outcome_columns
+from counterfoil.contracts.stores.rows import entry_columns, entry_of
 from counterfoil.contracts.stores.sqlite_tables import FORGET_BATCH, LONGEST_TRAIL, ForgettingPace
-from counterfoil.domain.effects.reservations import AuditType, EffectEntry, EffectState
+from counterfoil.domain.effects.reservations import AuditType, EffectState
 from counterfoil.domain.time import Clock
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class PostgresTables:
         now, floor = await self._now_and_floor(connection)
         decided = decide(operations, loaded, now, floor)
         if decided.changed:
-            values = [_values(ids[effect], entry) for effect, entry in decided.changed.items()]
+            values = [(ids[effect], *entry_columns(entry)) for effect, entry in decided.changed.items()]
             await connection.execute(self._sql(_UPDATE), *_columns(values, 12))
         if decided.audit:
             lines = [(ids[line.effect], line.at, line.type.value, line.holder, line.note) for line in decided.audit]
@@ -230,19 +230,3 @@ class PostgresTables:
 
 def _columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
     return [[row[place] for row in rows] for place in range(width)]
-
-
-def _values(effect_id: int, entry: EffectEntry) -> tuple[Any, ...]:
-    return (
-        effect_id,
-        entry.effect_class,
-        entry.state.value,
-        entry.fence,
-        entry.holder,
-        entry.expires_at,
-        entry.window_ms,
-        entry.arguments_digest,
-        *outcome_columns(entry.outcome),
-        entry.recorded_at,
-        entry.forget_at,
-    )

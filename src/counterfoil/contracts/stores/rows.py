@@ -9,7 +9,23 @@ from counterfoil.domain.effects.reservations import COMPLETE, EffectEntry, Effec
 from counterfoil.domain.jsontext import dump_json, parse_json
 
 
-def outcome_columns(outcome: EffectOutcome | None) -> tuple[str | None, str | None]:
+def entry_columns(entry: EffectEntry) -> tuple[Any, ...]:
+    """The columns of an entry behind its tool and key, in the order of the tables."""
+    return (
+        entry.effect_class,
+        entry.state.value,
+        entry.fence,
+        entry.holder,
+        entry.expires_at,
+        entry.window_ms,
+        entry.arguments_digest,
+        *_outcome_columns(entry.outcome),
+        entry.recorded_at,
+        entry.forget_at,
+    )
+
+
+def _outcome_columns(outcome: EffectOutcome | None) -> tuple[str | None, str | None]:
     """``result`` and ``error``."""
     if outcome is None:
         return None, None

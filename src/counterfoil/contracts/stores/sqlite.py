@@ -16,26 +16,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from counterfoil.contracts.stores import sqlite_tables as tables
-from counterfoil.contracts.stores.batches import Completing, Reserving, Settling, StoreOperation
+from counterfoil.contracts.stores.batches import StoreOperation
 from counterfoil.contracts.stores.protocol import (
     PAGE,
     DedupStoreUnavailable,
     EffectsListed,
-    ReserveAnswer,
-    SettledAs,
     ShownEffect,
-    outcome_of,
 )
+from counterfoil.contracts.stores.sql_store import SqlDedupStore, resolve
 from counterfoil.domain.effects.reservations import (
-    CompleteVerdict,
-    EffectOutcome,
     EffectState,
-    ReserveRequest,
-    SettleVerdict,
 )
 from counterfoil.domain.time import Clock
 
@@ -50,7 +43,7 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteDedupStore:
+class SqliteDedupStore(SqlDedupStore):
     """See stores/protocol.py. It is opened by its first operation, and again after a failure."""
 
     def __init__(self, path: str | Path, *, clock: Clock = system_clock, busy_timeout: float = BUSY_SECONDS) -> None:
@@ -62,27 +55,6 @@ class SqliteDedupStore:
 
     def __repr__(self) -> str:
         return f"SqliteDedupStore({str(self.path)!r})"
-
-    async def reserve(self, request: ReserveRequest) -> ReserveAnswer:
-        answer: ReserveAnswer = await self._submit(Reserving(request))
-        return answer
-
-    async def complete(self, tool: str, key: str, fence: int, outcome: EffectOutcome) -> CompleteVerdict:
-        verdict: CompleteVerdict = await self._submit(Completing((tool, key), fence, outcome))
-        return verdict
-
-    async def settle(
-        self,
-        tool: str,
-        key: str,
-        outcome: SettledAs,
-        *,
-        result: Any = None,
-        error: dict[str, Any] | None = None,
-        note: str | None = None,
-    ) -> SettleVerdict:
-        verdict: SettleVerdict = await self._submit(Settling((tool, key), outcome_of(outcome, result, error), note))
-        return verdict
 
     async def show(self, tool: str, key: str) -> ShownEffect | None:
         return await self._run(lambda connection: tables.show(connection, (tool, key), self._clock()))
@@ -110,14 +82,6 @@ class SqliteDedupStore:
             writer, self._writer = self._writer, None
         if writer is not None and writer.is_of_this_process():
             writer.stop()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def _submit(self, operation: StoreOperation) -> Any:
         return await self._live_writer().submit(operation)
@@ -243,9 +207,4 @@ def _answer(answers: Sequence[tuple[_Waiting, Any]]) -> None:
 
 def _resolve(resolved: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
     for future, answer in resolved:
-        if future.done():
-            continue
-        if isinstance(answer, BaseException):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
+        resolve(future, answer)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from counterfoil.contracts.stores.batches import AuditLine, EffectId, StoreOperation, decide, effects_of
 from counterfoil.contracts.stores.protocol import EffectsListed, ShownEffect, StoredAudit
-from counterfoil.contracts.stores.rows import entry_of, outcome_columns
+from counterfoil.contracts.stores.rows import entry_columns, entry_of
 from counterfoil.domain.effects.reservations import AuditType, EffectEntry, EffectState
 
 FORGET_PAUSE_MS = 1_000
@@ -204,29 +204,14 @@ def _load(
 
 def _write(connection: sqlite3.Connection, ids: dict[EffectId, int], changed: dict[EffectId, EffectEntry]) -> None:
     """Insert or update; ``ids`` gets those of new rows. The transaction has the file to itself, so ids are counted."""
-    updated = [(*_values(entry), ids[effect]) for effect, entry in changed.items() if effect in ids]
+    updated = [(*entry_columns(entry), ids[effect]) for effect, entry in changed.items() if effect in ids]
     if updated:
         connection.executemany(_UPDATE, updated)
     new = [effect for effect in changed if effect not in ids]
     if new:
         [(last,)] = connection.execute("SELECT coalesce(max(id), 0) FROM counterfoil_effects").fetchall()
         ids.update((effect, number) for number, effect in enumerate(new, last + 1))
-        connection.executemany(_INSERT, [(ids[effect], *effect, *_values(changed[effect])) for effect in new])
-
-
-def _values(entry: EffectEntry) -> tuple[Any, ...]:
-    return (
-        entry.effect_class,
-        entry.state.value,
-        entry.fence,
-        entry.holder,
-        entry.expires_at,
-        entry.window_ms,
-        entry.arguments_digest,
-        *outcome_columns(entry.outcome),
-        entry.recorded_at,
-        entry.forget_at,
-    )
+        connection.executemany(_INSERT, [(ids[effect], *effect, *entry_columns(changed[effect])) for effect in new])
 
 
 def _write_audit(connection: sqlite3.Connection, ids: dict[EffectId, int], lines: Sequence[AuditLine]) -> None:

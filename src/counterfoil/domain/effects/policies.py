@@ -12,6 +12,8 @@ import re
 from enum import StrEnum
 from typing import Literal
 
+from counterfoil.domain.durations import UNIT_MS
+
 EffectPolicy = Literal["pure", "idempotent", "dedupe", "reconcile", "unsafe_once"]
 
 DEFAULT_WINDOWS: dict[EffectPolicy, str] = {
@@ -23,7 +25,6 @@ DEFAULT_WINDOWS: dict[EffectPolicy, str] = {
 }
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])")
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def window_ms(text: str) -> int | None:
@@ -33,7 +34,7 @@ def window_ms(text: str) -> int | None:
     found = _WINDOW.fullmatch(text)
     if found is None:
         raise ValueError("must be a number followed by s, m, h or d, such as 24h, or forever")
-    return int(found[1]) * _UNIT_MS[found[2]]
+    return int(found[1]) * UNIT_MS[found[2]]
 
 
 class Cause(StrEnum):

@@ -39,8 +39,8 @@ class PayloadSender:
     def admit(self, definition: StepDefinition, now: int) -> None:
         """Raise unless the sender may deliver to a hook of this step.
 
-        To a hook with ``accept``, every caller that has the token may deliver; if it has a signature, every caller must sign,
-        an operator too. To any other hook, only a caller that may deliver to all of them.
+        To a hook with ``accept``, every caller that has the token may deliver; if that has a signature, every caller
+        must sign, an operator too. To any other hook, only a caller that may deliver to all of them.
         """
         accept = definition.accept
         if accept is None and self.refusal is not None:

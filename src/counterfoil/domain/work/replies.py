@@ -67,6 +67,10 @@ class Reply:
     """Why the outcome is unknown, where that is not the network's doing."""
 
 
+NOT_ALLOWED = "not sent: the attempt's deadline passed or this node's lease expired"
+"""The error of a request that ``may_send`` forbids."""
+
+
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
     """The endpoint accepted the work: its result comes by webhook. ``note``: what was unexpected in the response."""

@@ -13,7 +13,7 @@ from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.unit_of_work.read_set import Find
 from counterfoil.wire.approvals import ApprovalDocument, StepReviewed
-from counterfoil.wire.gate import RetryContext
+from counterfoil.wire.gate.calls import RetryContext
 
 
 class Approvals:

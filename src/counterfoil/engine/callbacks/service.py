@@ -11,7 +11,7 @@ from counterfoil.engine.context import EngineContext
 from counterfoil.engine.queries.callback_queries import CallbackFilters, CallbackQueries
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.unit_of_work.read_set import Find
-from counterfoil.wire.work import CallbackDetail, CallbackPage
+from counterfoil.wire.callbacks import CallbackDetail, CallbackPage
 
 FORGOTTEN_TOGETHER = 500
 PAUSE_MS = 50

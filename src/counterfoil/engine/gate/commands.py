@@ -16,8 +16,8 @@ from counterfoil.domain.gate.requests import CompleteStep, CreateWorkflow, Prolo
 from counterfoil.domain.time import rfc3339
 from counterfoil.store.unit_of_work.read_set import ReadSet, step_key
 from counterfoil.store.unit_of_work.unit import UnitOfWork
-from counterfoil.wire.gate import ClaimProlonged, GateAnswer
-from counterfoil.wire.workflows import WorkflowEnded
+from counterfoil.wire.gate.calls import ClaimProlonged, GateAnswer
+from counterfoil.wire.gate.workflows import WorkflowEnded
 
 
 @dataclass(slots=True)

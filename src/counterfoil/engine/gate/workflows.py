@@ -19,8 +19,8 @@ from counterfoil.engine.gate.commands import (
 from counterfoil.engine.queries.control_queries import ControlQueries
 from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.commit import GroupCommit
-from counterfoil.wire.gate import ClaimProlonged, GateAnswer
-from counterfoil.wire.workflows import CheckpointResumed, WorkflowDocument, WorkflowEnded
+from counterfoil.wire.gate.calls import ClaimProlonged, GateAnswer
+from counterfoil.wire.gate.workflows import CheckpointResumed, WorkflowDocument, WorkflowEnded
 
 
 class Workflows:

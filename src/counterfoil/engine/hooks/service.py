@@ -10,7 +10,7 @@ from counterfoil.observability.metrics import Metrics
 from counterfoil.store.group_commit.batch import ForEach
 from counterfoil.store.group_commit.commit import GroupCommit
 from counterfoil.store.unit_of_work.read_set import Find
-from counterfoil.wire.inbound.hooks import PayloadTaken
+from counterfoil.wire.hooks import PayloadTaken
 
 
 class Hooks:

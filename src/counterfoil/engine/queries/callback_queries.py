@@ -22,7 +22,7 @@ from counterfoil.engine.queries.reading import not_a_cursor, read
 from counterfoil.store.journal import MOST_EVENTS, parse_entry
 from counterfoil.store.kinds.work import CALLBACK_COLUMNS
 from counterfoil.store.protocol import Row, Store
-from counterfoil.wire.work import CallbackDetail, CallbackDocument, CallbackPage
+from counterfoil.wire.callbacks import CallbackDetail, CallbackDocument, CallbackPage
 
 ENTRIES_TOGETHER = 2_000
 ENTRIES_A_PAGE = 20_000
@@ -159,9 +159,12 @@ class CallbackQueries:
         flow_id = filters.flow_id
         if filters.work_id is not None:
             rows = await read(self._store, "get_work", work_id=filters.work_id)
-            if not rows or flow_id not in (None, rows[0][2]):
+            if not rows:
                 return _Walked([], before, None)
-            flow_id = rows[0][2]
+            _, _, of_flow, *_ = rows[0]
+            if flow_id not in (None, of_flow):
+                return _Walked([], before, None)
+            flow_id = of_flow
         elif flow_id is None and filters.until is not None and before == HIGHEST:
             before = await self._number_after(filters.until + CLOCKS_DIFFER_MS)
         found: list[AcceptedCallback] = []

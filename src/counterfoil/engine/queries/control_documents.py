@@ -15,13 +15,17 @@ from counterfoil.domain.records import Approval, Gate
 from counterfoil.domain.states import ApprovalStatus, Decision, FlowStatus, WorkStatus
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.engine.queries.documents import fragment
-from counterfoil.store.kinds.approvals import read_approval
-from counterfoil.store.kinds.gates import read_gate
+from counterfoil.store.kinds.approvals import APPROVAL_COLUMNS, read_approval
+from counterfoil.store.kinds.gate import GATE_COLUMNS, read_gate
 from counterfoil.store.protocol import Row
 from counterfoil.wire.approvals import ApprovalFields, PendingApproval, ReviewDocument, StepReviewed
-from counterfoil.wire.gate import ClaimDocument, RetryContext
+from counterfoil.wire.gate.calls import ClaimDocument, RetryContext
+from counterfoil.wire.gate.workflows import CheckpointDocument, WorkflowStep, WorkflowSummary
 from counterfoil.wire.policies import MatchedPolicy, PolicyDocument, PolicyVersion
-from counterfoil.wire.workflows import CheckpointDocument, WorkflowStep, WorkflowSummary
+
+_GATE_END = len(GATE_COLUMNS.names)
+_APPROVAL_END = 1 + len(APPROVAL_COLUMNS.names)
+"""Behind the ordinal and the columns of the approval."""
 
 REVIEW_STATES = (ApprovalStatus.PENDING, ApprovalStatus.APPROVED, ApprovalStatus.REJECTED)
 """The states of an approval that a step shows: clients of agents know no others."""
@@ -67,7 +71,7 @@ class GatedStep(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> GatedStep:
-        return cls(read_gate(row[:17]), *row[17:])
+        return cls(read_gate(row[:_GATE_END]), *row[_GATE_END:])
 
     @property
     def work_id(self) -> str:
@@ -153,8 +157,8 @@ def checkpoint_documents(steps: list[GatedStep], status: FlowStatus, *, pruned: 
 
 def pending_approval(row: Row) -> PendingApproval:
     """A pending approval, with the field names that agents use."""
-    approval = approval_fields(read_approval(row[1:19]))
-    options, goals, facts, index = row[19:]
+    approval = approval_fields(read_approval(row[1:_APPROVAL_END]))
+    options, goals, facts, index = row[_APPROVAL_END:]
     step = {} if facts is None else parse_json(facts)
     return {
         **approval,

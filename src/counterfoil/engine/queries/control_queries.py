@@ -40,9 +40,7 @@ from counterfoil.wire.approvals import (
     ApprovalsPage,
     PendingApprovals,
 )
-from counterfoil.wire.journal import JournalEvent
-from counterfoil.wire.policies import PoliciesPage, PolicyDocument, PolicyVersions
-from counterfoil.wire.workflows import (
+from counterfoil.wire.gate.workflows import (
     CheckpointDocument,
     CheckpointsPage,
     WorkflowDocument,
@@ -50,6 +48,8 @@ from counterfoil.wire.workflows import (
     WorkflowStep,
     WorkflowStepDetail,
 )
+from counterfoil.wire.journal import JournalEvent
+from counterfoil.wire.policies import PoliciesPage, PolicyDocument, PolicyVersions
 
 _FLOW_STATUS = {"in_progress": "active", "completed": "completed", "failed": "failed", "aborted": "cancelled"}
 MOST_VERSIONS = 100
@@ -128,7 +128,7 @@ class ControlQueries:
         rows = await self._read("get_workflow", flow_id=workflow_id)
         if not rows:
             raise UnknownWorkflow
-        status, pruned_at = rows[0][2], rows[0][9]
+        _, _, status, *_, pruned_at = rows[0]
         steps = [GatedStep.of(row) for row in await self._read("get_gates", flow_id=workflow_id)]
         return checkpoint_documents(steps, FlowStatus(status), pruned=pruned_at is not None), steps
 

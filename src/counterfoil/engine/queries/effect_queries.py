@@ -12,7 +12,7 @@ from counterfoil.domain.steps.definitions import StepDefinition
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.domain.urls import mask_url
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.queries.reading import converted, not_a_cursor, read, read_list
+from counterfoil.engine.queries.reading import converted, next_timed, read, read_list, timed_cursor
 from counterfoil.store.protocol import Row, Store
 from counterfoil.wire.effects import LastProbe, ReconciliationDocument, ReconciliationPage
 
@@ -37,8 +37,8 @@ class EffectQueries:
         limit: int = 100,
     ) -> ReconciliationPage:
         """The queue, the longest waiting item first; a cursor names the last item of the page before."""
-        after_since, after_work = _cursor(cursor)
-        rows, following = await read_list(
+        after_since, after_work = timed_cursor(cursor)
+        listed = await read_list(
             self._store,
             "list_reconciliations",
             self._context.page_bytes,
@@ -50,22 +50,22 @@ class EffectQueries:
             since=since_ms,
             now=self._context.clock(),
         )
-        documents = await converted(_document, rows)
-        following = None if following is None else f"{rows[-1][0]}-{rows[-1][1]}"
-        return {"reconciliations": documents, "next_cursor": following}
+        documents = await converted(_document, listed.rows)
+        return {"reconciliations": documents, "next_cursor": next_timed(listed)}
 
     async def reconciliation(self, work_id: str) -> ReconciliationDocument:
         """One item of the queue."""
         rows = await read(self._store, "get_reconciliation", work_id=work_id)
-        if not rows or rows[0][5] is None:
-            await self._refuse(work_id)
-        return _document(rows[0])
+        if rows:
+            _, _, _, _, _, hold, *_ = rows[0]
+            if hold is not None:
+                return _document(rows[0])
+        _, status = await self._work(work_id)
+        raise NotWaitingForReconciliation(work_id=work_id, status=status)
 
     async def flow_of_work(self, work_id: str) -> str:
-        rows = await read(self._store, "get_work", work_id=work_id)
-        if not rows:
-            raise UnknownWork
-        return str(rows[0][2])
+        flow_id, _ = await self._work(work_id)
+        return flow_id
 
     async def by_hold(self) -> dict[str, tuple[int, float]]:
         """How many items and reservations wait, and for how many seconds the oldest has, by their hold."""
@@ -73,20 +73,13 @@ class EffectQueries:
         rows = await read(self._store, "reconciliations_by_hold", now=now)
         return {hold: (count, max(0, now - since) / 1000) for hold, count, since in rows}
 
-    async def _refuse(self, work_id: str) -> None:
+    async def _work(self, work_id: str) -> tuple[str, str]:
+        """The flow and the status of a work item."""
         rows = await read(self._store, "get_work", work_id=work_id)
         if not rows:
             raise UnknownWork
-        raise NotWaitingForReconciliation(work_id=work_id, status=rows[0][5])
-
-
-def _cursor(cursor: str | None) -> tuple[int | None, str | None]:
-    if cursor is None:
-        return None, None
-    since, separator, work_id = cursor.partition("-")
-    if not (separator and since.isascii() and since.isdigit() and len(since) < 16 and work_id.isalnum()):
-        raise not_a_cursor()
-    return int(since), work_id
+        _, _, flow_id, _, _, status, *_ = rows[0]
+        return flow_id, status
 
 
 def _document(row: Row) -> ReconciliationDocument:

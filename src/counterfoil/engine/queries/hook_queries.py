@@ -6,9 +6,9 @@ from counterfoil.domain.errors import HookNotFound
 from counterfoil.domain.hooks.tokens import Token
 from counterfoil.domain.time import optional_rfc3339, rfc3339
 from counterfoil.engine.context import EngineContext
-from counterfoil.engine.queries.reading import not_a_cursor, read, read_list
+from counterfoil.engine.queries.reading import next_timed, read, read_list, timed_cursor
 from counterfoil.store.protocol import Row, Store
-from counterfoil.wire.inbound.hooks import HookDocument, HookOfWork, HooksPage, ListedHook
+from counterfoil.wire.hooks import HookDocument, HookOfWork, HooksPage, ListedHook
 
 
 class HookQueries:
@@ -28,8 +28,8 @@ class HookQueries:
 
     async def hooks(self, *, step_id: str | None = None, cursor: str | None = None, limit: int = 100) -> HooksPage:
         """Active hooks, the longest waiting first; a cursor names the last one of the page before."""
-        after_at, after_work = _cursor(cursor)
-        rows, following = await read_list(
+        after_at, after_work = timed_cursor(cursor)
+        listed = await read_list(
             self._store,
             "list_hooks",
             self._context.page_bytes,
@@ -38,8 +38,7 @@ class HookQueries:
             after_work=after_work,
             step_id=step_id,
         )
-        following = None if following is None else f"{rows[-1][0]}-{rows[-1][1]}"
-        return {"hooks": [_listed(row) for row in rows], "next_cursor": following}
+        return {"hooks": [_listed(row) for row in listed.rows], "next_cursor": next_timed(listed)}
 
     async def waiting(self) -> int:
         """How many hooks wait for a payload."""
@@ -50,15 +49,6 @@ def hook_of_work(row: Row) -> HookOfWork:
     """What the hook of a work item waits for; the first column is the work item."""
     _, status, token, received, collect = row
     return {"status": status, "token": token, "received": received, "collect": collect}
-
-
-def _cursor(cursor: str | None) -> tuple[int | None, str | None]:
-    if cursor is None:
-        return None, None
-    at, separator, work_id = cursor.partition("-")
-    if not (separator and at.isascii() and at.isdigit() and len(at) < 16 and work_id.isalnum() and work_id.isascii()):
-        raise not_a_cursor()
-    return int(at), work_id
 
 
 def _document(row: Row) -> HookDocument:

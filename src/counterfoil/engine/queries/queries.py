@@ -48,7 +48,7 @@ from counterfoil.engine.queries.results import Results
 from counterfoil.store.kinds.schedules import read_schedule
 from counterfoil.store.protocol import Row, Store
 from counterfoil.wire.flows import FlowDocument, FlowResult, FlowsPage, FlowSummary, StepInFlow
-from counterfoil.wire.inbound.hooks import HookOfWork
+from counterfoil.wire.hooks import HookOfWork
 from counterfoil.wire.journal import EventsPage
 from counterfoil.wire.schedules import ScheduleDocument, SchedulesPage
 from counterfoil.wire.steps import StepDocument

@@ -60,5 +60,20 @@ def numeric_cursor(text: str | None) -> int | None:
     return int(text)
 
 
+def timed_cursor(text: str | None) -> tuple[int | None, str | None]:
+    """The time and the id that name the last row of a page, in a list by time; ``next_timed`` makes such a cursor."""
+    if text is None:
+        return None, None
+    at, separator, row_id = text.partition("-")
+    if not (separator and text.isascii() and at.isdigit() and len(at) < 16 and row_id.isalnum()):
+        raise not_a_cursor()
+    return int(at), row_id
+
+
+def next_timed(listed: Listed) -> str | None:
+    """The cursor behind a page whose rows begin with a time and an id; None: there is no further page."""
+    return None if listed.next_cursor is None else "{}-{}".format(*listed.rows[-1])
+
+
 def not_a_cursor() -> InvalidInput:
     return InvalidInput(errors=[{"place": "cursor", "message": "is not a cursor of a list"}])

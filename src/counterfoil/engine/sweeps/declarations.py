@@ -14,7 +14,6 @@ from counterfoil.engine.sweeps.sweep import Search, Sweep
 from counterfoil.engine.wakeups import SweepName
 from counterfoil.engine.work.expire import ExpireOverdue, ReclaimOrphan
 from counterfoil.store.group_commit.batch import ForEach
-from counterfoil.store.protocol import Row
 from counterfoil.store.unit_of_work.read_set import Find
 
 NOTHING_FOUND: tuple[ForEach[Any], ...] = ()
@@ -38,12 +37,12 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
                     lambda work_id: ExpireOverdue(work_id, context.retry_rules()),
                 )
             ),
-            next_due=_time(lambda: engine.store.read("next_clock")),
+            next_due=_due_by(engine, "next_clock"),
         ),
         Sweep(
             SweepName.FLOW_CLOCKS,
             search=_searched(lambda now, limit: ForEach(Find.of("find_due_flows", now=now, limit=limit), LookAtFlow)),
-            next_due=_time(lambda: engine.store.read("next_flow_clock")),
+            next_due=_due_by(engine, "next_flow_clock"),
         ),
         Sweep(
             SweepName.ORPHANS,
@@ -54,7 +53,7 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
             SweepName.CANCEL_CALLS,
             search=_searched(engine.cancel_caller.due),
             follow_up=engine.cancel_caller.make,
-            next_due=_time(lambda: engine.store.read("next_call")),
+            next_due=_due_by(engine, "next_call"),
         ),
         Sweep(
             SweepName.LEASE,
@@ -65,13 +64,13 @@ def sweeps_of(engine: Engine) -> list[Sweep]:
             SweepName.SCHEDULES,
             search=_searched(engine.schedules.due, when=lambda: _may_start(engine)),
             follow_up=engine.schedules.fired,
-            next_due=_time(lambda: engine.store.read("next_schedule"), when=lambda: _may_start(engine)),
+            next_due=_due_by(engine, "next_schedule", when=lambda: _may_start(engine)),
         ),
         Sweep(
             SweepName.APPROVALS,
             search=_searched(engine.approvals.expired),
             follow_up=engine.approvals.count_expired,
-            next_due=_time(lambda: engine.store.read("next_approval")),
+            next_due=_due_by(engine, "next_approval"),
         ),
         Sweep(
             SweepName.DELIVERIES,
@@ -96,17 +95,17 @@ def _sweeps_of_effects(engine: Engine) -> list[Sweep]:
             SweepName.PROBES,
             search=_searched(engine.prober.due, when=lambda: _may_start(engine)),
             follow_up=engine.prober.ask,
-            next_due=_time(lambda: engine.store.read("next_probe"), when=lambda: _may_start(engine)),
+            next_due=_due_by(engine, "next_probe", when=lambda: _may_start(engine)),
         ),
         Sweep(
             SweepName.DEDUP,
             search=_searched(engine.reconciliations.waking),
-            next_due=_time(lambda: engine.store.read("next_waking")),
+            next_due=_due_by(engine, "next_waking"),
         ),
         Sweep(
             SweepName.FORGETTING,
             search=_searched(engine.reconciliations.forgettable, engine.reservations.forgettable),
-            next_due=_time(lambda: engine.store.read("next_forgetting")),
+            next_due=_due_by(engine, "next_forgetting"),
         ),
     ]
 
@@ -122,7 +121,7 @@ def _sweeps_of_callbacks_and_hooks(engine: Engine) -> list[Sweep]:
         Sweep(
             SweepName.HOOKS,
             search=_searched(engine.hooks.waking),
-            next_due=_time(lambda: engine.store.read("next_waking_hook")),
+            next_due=_due_by(engine, "next_waking_hook"),
         ),
     ]
 
@@ -142,15 +141,13 @@ def _searched(*searches: Callable[[int, int], ForEach[Any]], when: Callable[[], 
     return search
 
 
-def _time(
-    read: Callable[[], Awaitable[list[Row]]], when: Callable[[], bool] = _always
-) -> Callable[[], Awaitable[int | None]]:
+def _due_by(engine: Engine, query: str, when: Callable[[], bool] = _always) -> Callable[[], Awaitable[int | None]]:
     """The due time that a query reads, while ``when`` holds."""
 
     async def next_due() -> int | None:
         if not when():
             return None
-        due: int | None = (await read())[0][0]
+        due: int | None = (await engine.store.read(query))[0][0]
         return due
 
     return next_due

@@ -136,7 +136,7 @@ class OperatorCompletion:
 
 
 class CompleteAsOperator:
-    """Decide a StepResult that an operator gives without the receipt: the same decisions, and the journal says by whom.
+    """Decide a StepResult of an operator, which needs no receipt, as at the webhook. The journal names the operator.
 
     A work item that waits for its sub-flow has its outcome from there alone.
     """

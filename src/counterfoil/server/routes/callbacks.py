@@ -27,7 +27,7 @@ from counterfoil.server.completions import result_of
 from counterfoil.server.requests import Cursor, Limit, Query, read_optional_model, read_query
 from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
 from counterfoil.server.routes.work import COMPLETION_REFUSALS, by_operator, completion_answer
-from counterfoil.wire.work import CallbackDetail, CallbackPage, CallbackReplayed
+from counterfoil.wire.callbacks import CallbackDetail, CallbackPage, CallbackReplayed
 
 _CALLBACK_ID = re.compile(r"[0-9a-z]{1,64}")
 _TIME = WithJsonSchema({"type": "string", "format": "date-time"})

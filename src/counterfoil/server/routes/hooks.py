@@ -33,7 +33,7 @@ from counterfoil.server.auth import OPERATORS, REFUSAL
 from counterfoil.server.completions import CallbackNotes, ReceivedCallback, has_body
 from counterfoil.server.requests import Cursor, Limit, Query, read_body, read_query, require_json
 from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
-from counterfoil.wire.inbound.hooks import HookDocument, HooksPage, PayloadTaken
+from counterfoil.wire.hooks import HookDocument, HooksPage, PayloadTaken
 
 DELIVERY_HEADER = "webhook-id"
 MOST_DELIVERY_ID = 255
@@ -101,8 +101,8 @@ def hook_routes(engine: EngineFacade) -> list[Route]:
             tag="hooks",
             summary="Deliver a payload to a hook",
             description="Answered once the payload is durable. A token that the engine made needs no API key, nor does "
-            "a hook with `accept`: its payloads are signed if `accept.signature` of the step requires it. The same `webhook-id` again is a "
-            "duplicate: it is recorded once, also after the hook has ended.",
+            "a hook with `accept`: its payloads are signed if `accept.signature` of the step requires it. The same "
+            "`webhook-id` again is a duplicate: it is recorded once, also after the hook has ended.",
             request=Payload,
             example={"confirmed": True},
             headers=(

@@ -34,7 +34,7 @@ from counterfoil.server.auth import OPERATORS, caller
 from counterfoil.server.completions import completion_text
 from counterfoil.server.requests import WorkFilters, read_json, read_model, read_optional_model, read_query
 from counterfoil.server.routes import EngineFacade, Route, SuccessAnswer
-from counterfoil.wire.inbound.hooks import PayloadTaken
+from counterfoil.wire.hooks import PayloadTaken
 from counterfoil.wire.work import ReportTaken, WorkDetail, WorkPage, WorkRedriven, WorkRedrivenByFilter
 
 _WORK_ID = re.compile(r"[A-Za-z0-9._~:-]{1,200}")

@@ -18,8 +18,8 @@ from counterfoil.store.journal import parse_entry
 from counterfoil.store.kinds.approvals import read_approval
 from counterfoil.store.kinds.effects import read_reconciliation, read_reservation
 from counterfoil.store.kinds.flows import read_flow
-from counterfoil.store.kinds.gates import read_gate
-from counterfoil.store.kinds.inbound.hooks import read_hook
+from counterfoil.store.kinds.gate import read_gate
+from counterfoil.store.kinds.hooks import read_hook
 from counterfoil.store.kinds.steps import read_outputs, read_step
 from counterfoil.store.kinds.work import read_work
 

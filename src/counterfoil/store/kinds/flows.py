@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.records import Flow, FlowInputs, KeyedFlow
@@ -29,9 +29,6 @@ from counterfoil.store.kinds.kind import (
     of_flow,
     putting,
 )
-
-if TYPE_CHECKING:
-    pass
 
 MOVING_FLOWS = frozenset({FlowStatus.ACTIVE, FlowStatus.COMPLETED})
 

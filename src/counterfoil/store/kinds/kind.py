@@ -182,7 +182,6 @@ class Phase(IntEnum):
     FLOWS = 20
     PARTS_OF_FLOWS = 30
     JOURNAL = 50
-    PRUNING = 60
     OTHERS = 70
     LAST = 90
     """Where the order does not matter."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from counterfoil.domain.records import StepRun
 from counterfoil.domain.states import StepStatus
@@ -22,9 +22,6 @@ from counterfoil.store.kinds.kind import (
     itself,
     step_key,
 )
-
-if TYPE_CHECKING:
-    pass
 
 STEP_COLUMNS = Columns(StepRun)
 LOADED_COLUMNS = STEP_COLUMNS.without("outputs")

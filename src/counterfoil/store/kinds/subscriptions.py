@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from counterfoil.domain.subscriptions.definitions import Delivery, Subscription, SubscriptionDefinition
 from counterfoil.store.kinds.columns import Columns, Conversion, Row
@@ -19,9 +19,6 @@ from counterfoil.store.kinds.kind import (
     filling,
     of_flow,
 )
-
-if TYPE_CHECKING:
-    pass
 
 SUBSCRIPTION_COLUMNS = Columns(
     Subscription, {"definition": Conversion("{0}.model_dump_json(exclude_unset=True)", "{0}")}

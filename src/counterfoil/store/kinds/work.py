@@ -1,15 +1,18 @@
-"""Work items, the cancel calls and callbacks about them, and how many of a step are active."""
+"""Work items, the cancel calls and callbacks about them, how many of a step are active, and when they were sent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, pairwise
+from typing import Any
 
 from counterfoil.domain.callbacks.inbox import Callback
 from counterfoil.domain.errors import UnknownWork
+from counterfoil.domain.jsontext import dump_json, parse_json
 from counterfoil.domain.records import CancelCall, Flow, StepRun, Work
 from counterfoil.domain.states import WorkStatus
-from counterfoil.store.kinds.columns import JSON, Columns
+from counterfoil.domain.work.rates import SentTimes
+from counterfoil.store.kinds.columns import JSON, Columns, Row
 from counterfoil.store.kinds.flows import FLOW_COLUMNS, FLOWS, read_flow
 from counterfoil.store.kinds.kind import (
     ChangesOf,
@@ -29,9 +32,6 @@ from counterfoil.store.kinds.kind import (
     plain_kind,
 )
 from counterfoil.store.kinds.steps import LOADED_COLUMNS, STEPS, read_step
-
-if TYPE_CHECKING:
-    pass
 
 DONE_WORK = frozenset({WorkStatus.SUCCEEDED, WorkStatus.CANCELLED})
 """Of which nothing more will come: what has failed may be redriven."""
@@ -186,3 +186,38 @@ ACTIVE: Kind[str, int] = Kind(
     writes=nothing_written,
 )
 """How many items of a step are active, over all flows: as loaded, plus those claimed in the batch."""
+
+
+def read_sent(row: Sequence[Any]) -> tuple[str, SentTimes]:
+    """A row of ``load_rates``: the step, and its times."""
+    step_id, most, text = row
+    return step_id, SentTimes(tuple(accumulate(parse_json(text))), most)
+
+
+def sent_row(step_id: str, sent: SentTimes) -> Row:
+    """A row for ``put_rates``. Times are written as distances, each from the one before: a third of the text."""
+    distances = [*sent.times[:1], *(after - before for before, after in pairwise(sent.times))]
+    return step_id, sent.most, dump_json(distances).decode()
+
+
+def _rate_writes(of: ChangesOf[str, SentTimes]) -> Iterator[Write]:
+    rates = of.records
+    yield Write("put_rates", [sent_row(step_id, sent) for step_id, sent in sorted(rates.items()) if sent is not None])
+
+
+RATES: Kind[str, SentTimes] = Kind(
+    name="rates",
+    loads=(
+        Load(
+            name="rates",
+            query="load_rates",
+            columns=("step_id", "most", "sent"),
+            fill=filling_pairs(lambda: RATES, read_sent),
+            lock=COUNTING,
+        ),
+    ),
+    absent=SentTimes(),
+    writes=_rate_writes,
+    written=Phase.OTHERS,
+)
+"""When the steps with a rate limit were sent last: one record for each step, under its lock as ``ACTIVE`` is."""

@@ -108,11 +108,6 @@ def _configured(configured: Sequence[str]) -> list[bytes]:
     return [text.encode() for text in given]
 
 
-def load_or_create_secrets(data_dir: Path | str, configured: Sequence[str]) -> list[bytes]:
-    """The same without a store: as configured, else that of the directory, which is made if there is none."""
-    return _configured(configured) or [_kept_secret(Path(data_dir))]
-
-
 def _kept_secret(directory: Path) -> bytes:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / FILE_NAME

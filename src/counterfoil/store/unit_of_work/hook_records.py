@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
 from counterfoil.domain.records import Hook, HookDelivery, HookPayload, HookToken
-from counterfoil.store.kinds.inbound.hooks import HOOK_DELIVERIES, HOOK_PAYLOADS, HOOK_TOKENS, HOOKS
+from counterfoil.store.kinds.hooks import HOOK_DELIVERIES, HOOK_PAYLOADS, HOOK_TOKENS, HOOKS
 from counterfoil.store.kinds.kind import BETWEEN, Kind, flow_of
 from counterfoil.store.unit_of_work.read_set import Find, missing
 from counterfoil.store.unit_of_work.records import Records

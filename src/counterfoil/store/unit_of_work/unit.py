@@ -19,12 +19,11 @@ from typing import Any, TypeVar
 
 from uuid_utils import uuid7
 
-from counterfoil.domain.effects.dedup import item_ended
 from counterfoil.domain.errors import UnknownFlow
 from counterfoil.domain.flows.planning import NO_PLAN, Plan
+from counterfoil.domain.flows.sharing import release_shared
 from counterfoil.domain.flows.view import FlowRules
 from counterfoil.domain.gate.cooperative import COOPERATIVE_PLAN
-from counterfoil.domain.hooks.ownership import hook_item_ended
 from counterfoil.domain.journal.events import APPLY, Event
 from counterfoil.domain.policies.controls import Controls, KeptPolicy
 from counterfoil.domain.policies.policy_set import PolicySet
@@ -53,13 +52,12 @@ from counterfoil.store.cache.definitions import DefinitionCache
 from counterfoil.store.kinds.approvals import APPROVALS
 from counterfoil.store.kinds.definitions import CURRENT, PLANS, VERSIONS
 from counterfoil.store.kinds.flows import FLOWS, INPUTS, KEYED_FLOWS, PRUNED, RUN_KEYS, PrunedFlow
-from counterfoil.store.kinds.gates import GATES, KEYS
+from counterfoil.store.kinds.gate import GATES, KEYS
 from counterfoil.store.kinds.kind import Kind
 from counterfoil.store.kinds.policies import POLICIES, POLICY_VERSIONS
-from counterfoil.store.kinds.rates import RATES
 from counterfoil.store.kinds.steps import STEPS
 from counterfoil.store.kinds.subscriptions import DELIVERIES, SUBSCRIPTIONS
-from counterfoil.store.kinds.work import ACTIVE, CALLS, WORK
+from counterfoil.store.kinds.work import ACTIVE, CALLS, RATES, WORK
 from counterfoil.store.unit_of_work.changes import Changes
 from counterfoil.store.unit_of_work.effect_records import EffectRecords
 from counterfoil.store.unit_of_work.hook_records import HookRecords
@@ -468,11 +466,7 @@ class UnitOfWork(EffectRecords, HookRecords):
         self.records(CALLS).put(call_id, None)
 
     def release_key(self, work: Work, event: Event) -> None:
-        step = self.version(work.version)
-        if step.definition.effect.dedupes and work.undoes is None:
-            item_ended(self, work, step, event)
-        elif step.definition.kind == "hook":
-            hook_item_ended(self, work, event)
+        release_shared(self, work, event)
 
     def give_key(self, owner: KeyOwner) -> None:
         self.records(KEYS).put(owner.key_id, owner)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, json_object
+from counterfoil.cli.arguments import json_flag, json_object, paged
+from counterfoil.cli.commands.effects.settling import CHOICES, Outcome, chosen_outcome, print_choices
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import (
     compact,
     print_facts,
     print_json,
+    print_more,
     print_table,
+    print_value,
     status_text,
     when,
 )
-from counterfoil.cli.times import since_time
+from counterfoil.cli.times import since_option, since_time
 from counterfoil.cli.waiting import CAUSES, unknown_outcome
 
 if TYPE_CHECKING:
@@ -25,10 +28,8 @@ if TYPE_CHECKING:
 
     from counterfoil.client import Reconciliation, SettledOutcome
 
-Outcome = Literal["applied", "not_applied", "failed"]
 
 HOLDS = ["reconcile", "unsafe_once", "irreversible"]
-CHOICES = ("--applied", "--not-applied", "--failed")
 
 
 @click.group(short_help="List and settle work items whose outcome is unknown.")
@@ -36,17 +37,15 @@ def reconcile() -> None:
     """List, show and settle work items whose outcome is unknown, and that the engine does not repeat by itself."""
 
 
-@reconcile.command("list")
+@reconcile.command("list", short_help="List the items that wait, and why.")
 @click.option("--step", "step_id", help="Only items of this step.")
 @click.option(
     "--hold",
     type=click.Choice(HOLDS),
     help="Only items of this effect policy; irreversible: lapsed reservations of tools.",
 )
-@click.option("--since", help="Only items that wait since a time (2026-11-16T12:00:00Z), or for at most 15m, 2h, 1d.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Continue after the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@since_option("items that began to wait")
+@paged()
 @connected
 def list_reconciliations(
     connection: EngineConnection,
@@ -76,26 +75,22 @@ def list_reconciliations(
             click.echo(f"  counterfoil reconcile settle WORK {' | '.join(CHOICES)}", err=True)
         if any(item["work_id"] is None for item in items):
             click.echo(f"  counterfoil effects settle TOOL KEY {' | '.join(CHOICES)}", err=True)
-    if page["next_cursor"]:
-        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+    print_more(page)
 
 
 @reconcile.command()
 @click.argument("work_id")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
-    """Show an item of the queue with everything that is needed to find out what happened."""
+    """Show an item with everything that is needed to find out what happened."""
     item = connection.call(lambda client: client.reconciliation(work_id))
     if as_json:
         print_json(item)
         return
     print_facts(_facts(item))
-    text = json.dumps(item["arguments"] or {}, indent=2, ensure_ascii=False)
-    click.echo("\narguments\n" + "\n".join(f"  {line}" for line in text.splitlines()))
-    click.echo("\nfind out what happened, then settle it by one of these:", err=True)
-    for choice in CHOICES:
-        click.echo(f"  counterfoil reconcile settle {work_id} {choice}", err=True)
+    print_value("arguments", item["arguments"] or {})
+    print_choices(f"reconcile settle {work_id}")
 
 
 @reconcile.command(
@@ -113,7 +108,7 @@ def show(connection: EngineConnection, work_id: str, as_json: bool) -> None:
 @click.option("--outputs", metavar="JSON", help="With --applied: the outputs of the step, as a JSON object.")
 @click.option("--error", metavar="TEXT", help="With --failed: the error of the item.")
 @click.option("--note", metavar="TEXT", help="How it was found out; recorded with the settlement.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def settle(
     connection: EngineConnection,
@@ -127,13 +122,9 @@ def settle(
     as_json: bool,
 ) -> None:
     """Settle an unknown outcome. The first settlement wins; the API key identifies the operator."""
-    if applied + not_applied + failed != 1:
-        raise click.UsageError(f"give one of {', '.join(CHOICES)}")
-    if outputs is not None and not applied:
-        raise click.UsageError("--outputs needs --applied")
-    if error is not None and not failed:
-        raise click.UsageError("--error needs --failed")
-    outcome: Outcome = "applied" if applied else "failed" if failed else "not_applied"
+    outcome = chosen_outcome(
+        applied=applied, not_applied=not_applied, failed=failed, success="--outputs", result=outputs, error=error
+    )
     found = None if outputs is None else json_object(outputs, "--outputs")
     settled = connection.call(lambda client: client.settle(work_id, outcome, outputs=found, error=error, note=note))
     if as_json:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, json_object
-from counterfoil.cli.output import compact, print_facts, print_json, print_table, status_text, when
+from counterfoil.cli.arguments import json_flag, json_object, json_value, paged
+from counterfoil.cli.commands.effects.settling import chosen_outcome, print_choices
+from counterfoil.cli.connection import EngineConnection, connected
+from counterfoil.cli.output import (
+    compact,
+    print_facts,
+    print_json,
+    print_more,
+    print_table,
+    print_value,
+    status_text,
+    when,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from counterfoil.client.documents import AuditEntry, Effect, EffectSummary
 
-Outcome = Literal["applied", "not_applied", "failed"]
 State = Literal["pending", "complete-success", "complete-failed"]
 
 STATES = ["pending", "complete-success", "complete-failed"]
-CHOICES = ("--applied", "--not-applied", "--failed")
 _SHOWN_STATUS = {"pending": "pending", "complete-success": "succeeded", "complete-failed": "failed"}
 """States of work items that are shown in the colour that a state of an effect has."""
 
@@ -31,12 +39,10 @@ def effects() -> None:
     """List, show and settle the effects that tools have reserved through the effects API."""
 
 
-@effects.command("list")
+@effects.command("list", short_help="List effects by tool and key.")
 @click.option("--tool", help="Only effects of this tool.")
 @click.option("--state", type=click.Choice(STATES), help="Only effects in this state.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Continue after the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@paged()
 @connected
 def list_effects(
     connection: EngineConnection, tool: str | None, state: str | None, limit: int, cursor: str | None, as_json: bool
@@ -49,14 +55,13 @@ def list_effects(
         return
     columns = ("TOOL", "KEY", "STATE", "CLASS", "HOLDER", "FENCE", "SINCE", "HITS")
     print_table(columns, map(_row, page["effects"]), empty="no effect is recorded")
-    if page["next_cursor"]:
-        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+    print_more(page)
 
 
 @effects.command()
 @click.argument("tool")
 @click.argument("effect_key", metavar="KEY")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def show(connection: EngineConnection, tool: str, effect_key: str, as_json: bool) -> None:
     """Show an effect: its reservation or outcome, and its audit."""
@@ -67,17 +72,13 @@ def show(connection: EngineConnection, tool: str, effect_key: str, as_json: bool
     print_facts(_facts(effect))
     outcome = effect.get("error") if effect["state"] == "complete-failed" else effect.get("result")
     if effect["state"] != "pending":
-        name = "error" if effect["state"] == "complete-failed" else "result"
-        text = json.dumps(outcome, indent=2, ensure_ascii=False)
-        click.echo(f"\n{name}\n" + "\n".join(f"  {line}" for line in text.splitlines()))
+        print_value("error" if effect["state"] == "complete-failed" else "result", outcome)
     click.echo("\naudit")
     print_table(("AT", "TYPE", "HOLDER", "NOTE"), map(_audit_row, effect["audit"]), empty="")
     if effect["audit_omitted"]:
         click.echo(f"{effect['audit_omitted']} entries of the middle of the audit are not kept", err=True)
     if effect["lapsed"]:
-        click.echo("\nfind out what happened, then settle it by one of these:", err=True)
-        for choice in CHOICES:
-            click.echo(f"  counterfoil effects settle {shlex.quote(tool)} {shlex.quote(effect_key)} {choice}", err=True)
+        print_choices(f"effects settle {shlex.quote(tool)} {shlex.quote(effect_key)}")
 
 
 @effects.command(
@@ -94,7 +95,7 @@ def show(connection: EngineConnection, tool: str, effect_key: str, as_json: bool
     "--error", metavar="JSON", help="With --failed: the error that later callers are given, as a JSON object."
 )
 @click.option("--note", metavar="TEXT", help="How it was found out; recorded in the audit.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def settle(
     connection: EngineConnection,
@@ -109,14 +110,10 @@ def settle(
     as_json: bool,
 ) -> None:
     """Settle a reservation that has lapsed. The first settlement wins; the API key identifies the operator."""
-    if applied + not_applied + failed != 1:
-        raise click.UsageError(f"give one of {', '.join(CHOICES)}")
-    if result is not None and not applied:
-        raise click.UsageError("--result needs --applied")
-    if error is not None and not failed:
-        raise click.UsageError("--error needs --failed")
-    outcome: Outcome = "applied" if applied else "failed" if failed else "not_applied"
-    found = None if result is None else _json(result, "--result")
+    outcome = chosen_outcome(
+        applied=applied, not_applied=not_applied, failed=failed, success="--result", result=result, error=error
+    )
+    found = None if result is None else json_value(result, "--result")
     why = None if error is None else json_object(error, "--error")
     settled = connection.call(
         lambda client: client.settle_effect(tool, effect_key, outcome, result=found, error=why, note=note)
@@ -127,13 +124,6 @@ def settle(
         click.echo("settled: the key may be reserved again")
     else:
         click.echo(f"settled: {settled['state']}")
-
-
-def _json(text: str, source: str) -> object:
-    try:
-        return cast(object, json.loads(text))
-    except ValueError as error:
-        raise click.BadParameter(f"not JSON: {error}", param_hint=source) from None
 
 
 def _state_text(effect: EffectSummary) -> Text:

@@ -11,7 +11,7 @@ from counterfoil.server.auth import OPERATORS, caller
 from counterfoil.server.requests import MAX_SEQUENCE, read_optional_model
 from counterfoil.server.routes import EngineFacade, Handler, Route, SuccessAnswer
 from counterfoil.server.routes.gate.paths import BODY_ERRORS, PATH, workflow_id_of
-from counterfoil.wire.workflows import CheckpointResumed, CheckpointsPage
+from counterfoil.wire.gate.workflows import CheckpointResumed, CheckpointsPage
 
 _RESUMED = (
     "The run continues with the step that follows the completed one, which is not run again. An aborted workflow is in "

@@ -16,8 +16,8 @@ from counterfoil.server.routes import EngineFacade, Handler, Route, SuccessAnswe
 from counterfoil.server.routes.approvals import REVIEW_ERRORS
 from counterfoil.server.routes.gate.paths import BODY_ERRORS, STEP_PATH, step_id_of, workflow_id_of
 from counterfoil.wire.approvals import PendingApprovals, StepReviewed
-from counterfoil.wire.gate import ClaimProlonged, GateAnswer
-from counterfoil.wire.workflows import WorkflowStepDetail
+from counterfoil.wire.gate.calls import ClaimProlonged, GateAnswer
+from counterfoil.wire.gate.workflows import WorkflowStepDetail
 
 GATE_EXAMPLE = {
     "step_name": "Wire transfer",

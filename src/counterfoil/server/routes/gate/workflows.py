@@ -18,7 +18,7 @@ from counterfoil.server.control_requests import WorkflowFilters, read_keyed
 from counterfoil.server.requests import read_optional_model, read_query
 from counterfoil.server.routes import EngineFacade, Handler, Route, SuccessAnswer
 from counterfoil.server.routes.gate.paths import BODY_ERRORS, PATH, workflow_id_of
-from counterfoil.wire.workflows import WorkflowDocument, WorkflowEnded, WorkflowsPage
+from counterfoil.wire.gate.workflows import WorkflowDocument, WorkflowEnded, WorkflowsPage
 
 WORKFLOW_EXAMPLE = {"workflow_name": "refund", "source": "langgraph", "metadata": {"customer": "acme"}}
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, json_object
+from counterfoil.cli.arguments import json_flag, json_object
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import CommandFailed, compact, print_facts, print_json, status_text, when
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ ORDINALS = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth"}
     "--reevaluate", is_flag=True, help="Evaluate the policies again instead of returning the recorded decision."
 )
 @click.option("--claim", type=float, metavar="SECONDS", help="Claim the step exclusively for this long.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def gate(
     connection: EngineConnection,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from counterfoil.wire.errors import Failure
-from counterfoil.wire.gate import ClaimDocument, PriorCompletion
+from counterfoil.wire.gate.calls import ClaimDocument, PriorCompletion
 from counterfoil.wire.journal import JournalEvent
 from counterfoil.wire.policies import DecisionText, MatchedPolicy
 from counterfoil.wire.schema import OneOf, Time, Values, described, keyword

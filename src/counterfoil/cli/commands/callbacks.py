@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from counterfoil.cli.commands.inbound.hooks import what_became_of
+from counterfoil.cli.arguments import json_flag, paged
+from counterfoil.cli.commands.hooks import what_became_of
 from counterfoil.cli.connection import EngineConnection, connected
-from counterfoil.cli.output import print_facts, print_json, print_table, status_text, when
-from counterfoil.cli.times import since_time
+from counterfoil.cli.output import print_facts, print_json, print_more, print_table, status_text, when
+from counterfoil.cli.times import since_option, since_time, until_option
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -36,11 +37,9 @@ def callbacks() -> None:
 @click.option("--work", "work_id", help="Only callbacks about this work item.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only callbacks of this kind.")
 @click.option("--verdict", help="Only this verdict: accepted, duplicate, stale, ignored, or an error code.")
-@click.option("--since", help="Only callbacks since this time (2026-11-16T12:00:00Z), or within this duration (15m).")
-@click.option("--until", help="Only callbacks before this time, or longer ago than this (2h).")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Continue after the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@since_option("callbacks")
+@until_option("callbacks")
+@paged()
 @connected
 def list_callbacks(
     connection: EngineConnection,
@@ -85,13 +84,12 @@ def list_callbacks(
         return
     columns = ("CALLBACK", "AT", "KIND", "VERDICT", "STATUS", "STEP", "FLOW", "SIZE", "SOURCE")
     print_table(columns, map(_row, page["callbacks"]), empty="no matching callback")
-    if page["next_cursor"]:
-        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+    print_more(page)
 
 
 @callbacks.command()
 @click.argument("callback_id")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def show(connection: EngineConnection, callback_id: str, as_json: bool) -> None:
     """Show a callback, with its body if the engine keeps bodies."""
@@ -106,7 +104,7 @@ def show(connection: EngineConnection, callback_id: str, as_json: bool) -> None:
 
 @callbacks.command()
 @click.argument("callback_id")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def replay(connection: EngineConnection, callback_id: str, as_json: bool) -> None:
     """Decide about a callback again, now, from its kept body."""

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from counterfoil.cli.connection import EngineConnection, connected, pairs
+from counterfoil.cli.arguments import json_flag, paged, pairs
+from counterfoil.cli.connection import EngineConnection, connected
 from counterfoil.cli.output import (
     compact,
     error_text,
     is_narrow,
     print_facts,
     print_json,
+    print_more,
     print_table,
     status_text,
     when,
@@ -32,13 +34,11 @@ def workflow() -> None:
 
 
 @workflow.command("list")
-@click.option("--status", type=click.Choice(STATUSES))
+@click.option("--status", type=click.Choice(STATUSES), help="Only workflows in this state.")
 @click.option("--source", help="Only workflows of this source, such as langgraph.")
 @click.option("--trace", "trace_id", help="Only workflows of this trace.")
 @click.option("-l", "--label", metavar="NAME=VALUE", help="Only workflows with this label.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Continue after the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@paged()
 @connected
 def list_workflows(
     connection: EngineConnection,
@@ -72,13 +72,12 @@ def list_workflows(
         for item in page["workflows"]
     ]
     print_table(("WORKFLOW", "NAME", "STATUS", "STARTED", "BY", "ERROR"), rows, empty="no matching workflow")
-    if page["next_cursor"]:
-        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+    print_more(page)
 
 
 @workflow.command()
 @click.argument("workflow_id")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def show(connection: EngineConnection, workflow_id: str, as_json: bool) -> None:
     """Show a workflow with its steps, in the order of their first gate calls."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from counterfoil.cli.arguments import json_flag, json_value, paged
 from counterfoil.cli.connection import EngineConnection, connected
-from counterfoil.cli.output import print_facts, print_json, print_table, status_text, when
+from counterfoil.cli.output import print_facts, print_json, print_more, print_table, status_text, when
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +25,7 @@ def hooks() -> None:
 
 @hooks.command("list")
 @click.option("--step", "step_id", help="Only hooks of this step.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", help="Continue after the previous page.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@paged()
 @connected
 def list_hooks(
     connection: EngineConnection, step_id: str | None, limit: int, cursor: str | None, as_json: bool
@@ -39,13 +37,12 @@ def list_hooks(
         return
     columns = ("TOKEN", "STEP", "RECEIVED", "SINCE", "DEADLINE", "FLOW")
     print_table(columns, map(_row, page["hooks"]), empty="no hook waits for a payload")
-    if page["next_cursor"]:
-        click.echo(f"more: --cursor {page['next_cursor']}", err=True)
+    print_more(page)
 
 
 @hooks.command()
 @click.argument("token")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def show(connection: EngineConnection, token: str, as_json: bool) -> None:
     """Show the hook that takes the next payload with TOKEN."""
@@ -67,11 +64,11 @@ def show(connection: EngineConnection, token: str, as_json: bool) -> None:
 @click.argument("token")
 @click.argument("payload", metavar="JSON")
 @click.option("--delivery-id", help="The name of this delivery: the same one again is recorded once.")
-@click.option("--json", "as_json", is_flag=True, help="Print the raw JSON response.")
+@json_flag
 @connected
 def send(connection: EngineConnection, token: str, payload: str, delivery_id: str | None, as_json: bool) -> None:
     """Send a payload, any JSON value, to the hook with TOKEN."""
-    value = _json(payload)
+    value = json_value(payload, "JSON")
     answer = connection.call(lambda client: client.deliver(token, value, delivery_id=delivery_id))
     if as_json:
         print_json(answer)
@@ -86,13 +83,6 @@ def what_became_of(answer: Mapping[str, Any]) -> str:
     if answer["duplicate"]:
         return "already recorded"
     return "kept until the step starts" if answer.get("buffered") else "delivered"
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"not JSON: {error}", param_hint="JSON") from None
 
 
 def _row(hook: ListedHook) -> tuple[str | Text, ...]:

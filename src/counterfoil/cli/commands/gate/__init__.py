@@ -1,0 +1,1 @@
+"""Commands about agents: gate calls and workflows."""

@@ -1,1 +1,0 @@
-"""Kinds of what comes from outside: hooks."""

@@ -1,0 +1,1 @@
+"""Shapes of the gate: calls of agents, and workflows."""

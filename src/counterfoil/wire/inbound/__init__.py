@@ -1,1 +1,0 @@
-"""Shapes of what comes from outside: hooks."""
