@@ -1,8 +1,9 @@
 """One real engine per test: in process, on a free port, with its own database, seen by the doctor afterwards.
 
 Tests that start engines run once on each store; ``--store`` chooses one, and the markers ``sqlite_only`` and
-``postgresql_only`` say what a test is about. The engine is imported by the fixtures that need it, so that tests of one
-layer load no other. What is drawn by lot is drawn the same in every run (seeds.py).
+``postgresql_only`` say what a test is about. Of a test that is marked ``either_store``, each case runs on one of them.
+The engine is imported by the fixtures that need it, so that tests of one layer load no other. What is drawn by lot is
+drawn the same in every run (seeds.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,12 +83,36 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is about the store that was not chosen."""
+    """Deal out what may run on either store, and leave out what is about the store that was not chosen."""
+    items[:] = in_turn(items, config)
     chosen = config.getoption("--store")
     kept = [item for item in items if chosen == "both" or chosen in stores_of(item, config)]
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+
+def in_turn(items: list[pytest.Item], config: pytest.Config) -> Iterator[pytest.Item]:
+    """The tests, with each case of those marked ``either_store`` on one store only: the first, the second, and so on.
+
+    So every such test runs on both stores, and its cases cost half. Those on the plain path run as well.
+    """
+    turns: dict[tuple[str, frozenset[tuple[str, int]]], int] = {}
+    counts: Counter[str] = Counter()
+    for item in items:
+        if item.get_closest_marker("either_store") is None or not isinstance(item, pytest.Function):
+            yield item
+            continue
+        test = item.nodeid.partition("[")[0]
+        values = item.callspec.params.items()
+        case = test, frozenset((name, id(value)) for name, value in values if name not in ("store_name", "fast_path"))
+        if case not in turns:
+            turns[case] = counts[test]
+            counts[test] += 1
+        stores = stores_of(item, config)
+        store, fast_path = (item.callspec.params.get(name) for name in ("store_name", "fast_path"))
+        if fast_path is False or store == stores[turns[case] % len(stores)]:
+            yield item
 
 
 # ------------------------------------------------------------------------------------------------ garbage

@@ -50,6 +50,7 @@ READS = [
 ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("path", READS)
 async def test_every_role_reads_and_nobody_does_not(apis: dict[str, Api], endpoint: StepEndpoint, path: str) -> None:
     await apis["admin"].put_step(STEP, endpoint.url(PATH))
@@ -76,6 +77,7 @@ WRITES: list[tuple[str, str, Any, set[str], set[int]]] = [
 ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(("method", "path", "body", "allowed", "statuses"), WRITES)
 @pytest.mark.parametrize("role", ["viewer", "operator", "reviewer", "admin", "nobody"])
 async def test_who_may_change_what(
@@ -100,6 +102,7 @@ async def test_who_may_change_what(
         reply.refused(403, "FORBIDDEN")
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("headers", "good"),
     [

@@ -58,6 +58,7 @@ ODD_HEADS: dict[str, tuple[bytes, bytes]] = {
 }
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("name", ODD_HEADS)
 async def test_an_odd_head_is_understood_the_same_whoever_parses_it(
     api: Api, endpoint: StepEndpoint, name: str

@@ -96,6 +96,7 @@ UNKNOWN = {
 }
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("cause", UNKNOWN)
 @pytest.mark.parametrize("policy", RETRIED)
 async def test_an_unknown_outcome_is_repeated_with_the_same_key(simulator: Simulator, policy: str, cause: str) -> None:
@@ -109,6 +110,7 @@ async def test_an_unknown_outcome_is_repeated_with_the_same_key(simulator: Simul
     assert len(keys) == 1
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("cause", UNKNOWN)
 @pytest.mark.parametrize("policy", HELD)
 async def test_an_unknown_outcome_is_held(simulator: Simulator, policy: str, cause: str) -> None:
@@ -126,6 +128,7 @@ async def test_an_unknown_outcome_is_held(simulator: Simulator, policy: str, cau
     assert sent(simulator) == 1
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("reply", [connection_refused(), answered(503), answered(429), answered(425)])
 @pytest.mark.parametrize("policy", [*RETRIED, *HELD])
 async def test_what_was_surely_not_taken_is_repeated(simulator: Simulator, policy: str, reply: Any) -> None:
