@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # all examples together are one test, and a failure takes minutes to shrink
 ]
 
-EXAMPLES = {"sqlite": "24", "postgresql": "9"}
+EXAMPLES = {"sqlite": "12", "postgresql": "5"}
 DOCTOR_EVERY = {"sqlite": 1, "postgresql": 8}
 """So many rules to a visit of the doctor, which costs a connection on a server; at the end of an example he comes."""
 EMPTY = """
