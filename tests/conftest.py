@@ -40,7 +40,7 @@ from tests.wire import Api
 if TYPE_CHECKING:
     from tests.running import Connect, Node, StartNode
 
-ACCEPTANCE = Path(__file__).parent / "acceptance"
+TRACED = {Path(__file__).parent / "unit", Path(__file__).parent / "integration"}
 QUICK = {"port": 0, "sweep_interval_ms": 200, "shutdown_grace_ms": 2000, "log_level": "warning", "log_format": "json"}
 QUICK_WORK = {"init_backoff_ms": 20, "max_backoff_ms": 1000, "ack_timeout_ms": 5000, "jitter": False}
 
@@ -140,10 +140,12 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Trace a test for the coverage report only where that can add to it, since tracing takes half as long again.
 
-    A test on PostgreSQL covers what the same test on SQLite covers; acceptance tests run engines in other processes.
+    Unit and integration tests call all there is on purpose. Others draw what they do (property tests), run engines in
+    other processes (acceptance tests), or are about the store. What a test covers on PostgreSQL or on the plain path,
+    it covers elsewhere as well.
     """
     coverage = Coverage.current()
-    if coverage is None or not (runs_on_postgresql(item) or ACCEPTANCE in item.path.parents):
+    if coverage is None or (TRACED.intersection(item.path.parents) and not runs_again(item)):
         return (yield)
     coverage.stop()
     try:
@@ -152,12 +154,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         coverage.start()
 
 
-def runs_on_postgresql(item: pytest.Item) -> bool:
-    chosen = getattr(item, "callspec", None)
-    return chosen is not None and "postgresql" in (
-        chosen.params.get("store_name"),
-        chosen.params.get("shared_store"),
-    )
+def runs_again(item: pytest.Item) -> bool:
+    """Whether the engine and the domain do in this test what they do in its runs on SQLite, on the fast path."""
+    chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    on_both = item.get_closest_marker("either_store") is None
+    stores = chosen.get("store_name"), chosen.get("shared_store")
+    return (on_both and "postgresql" in stores) or chosen.get("fast_path") is False
 
 
 # ------------------------------------------------------------------------------------------------ one cluster a run
