@@ -40,7 +40,12 @@ help: ## list the targets
 run: $(INSTALLED) ## the demo: engine, flaky workers, live table (ARGS=--once ends after the summary)
 	$(BIN)/counterfoil demo $(ARGS)
 
-test: lint types layers coverage ## everything that CI checks
+# The types are checked beside the tests, and what is wrong with them is told at the end, where it is seen.
+test: lint layers ## everything that CI checks
+	@mkdir -p build
+	@$(MAKE) --no-print-directory types >build/types.txt 2>&1 & types=$$!; \
+	$(MAKE) --no-print-directory coverage; tests=$$?; \
+	wait $$types; types=$$?; cat build/types.txt; exit $$((tests + types))
 
 check: $(INSTALLED_DEV) ## lint, types, layers and the unit tests, side by side: a minute, for the inner loop
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(TOGETHER) static unit

@@ -1,14 +1,17 @@
 """One real engine per test: in process, on a free port, with its own database, seen by the doctor afterwards.
 
 Tests that start engines run once on each store; ``--store`` chooses one, and the markers ``sqlite_only`` and
-``postgresql_only`` say what a test is about. The engine is imported by the fixtures that need it, so that tests of one
-layer load no other. What is drawn by lot is drawn the same in every run (seeds.py).
+``postgresql_only`` say what a test is about. Of a test that is marked ``either_store``, each case runs on one of them.
+The engine is imported by the fixtures that need it, so that tests of one layer load no other. What is drawn by lot is
+drawn the same in every run (seeds.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +40,7 @@ from tests.wire import Api
 if TYPE_CHECKING:
     from tests.running import Connect, Node, StartNode
 
-ACCEPTANCE = Path(__file__).parent / "acceptance"
+TRACED = {Path(__file__).parent / "unit", Path(__file__).parent / "integration"}
 QUICK = {"port": 0, "sweep_interval_ms": 200, "shutdown_grace_ms": 2000, "log_level": "warning", "log_format": "json"}
 QUICK_WORK = {"init_backoff_ms": 20, "max_backoff_ms": 1000, "ack_timeout_ms": 5000, "jitter": False}
 
@@ -80,12 +83,54 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is about the store that was not chosen."""
+    """Deal out what may run on either store, and leave out what is about the store that was not chosen."""
+    items[:] = in_turn(items, config)
     chosen = config.getoption("--store")
     kept = [item for item in items if chosen == "both" or chosen in stores_of(item, config)]
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+
+def in_turn(items: list[pytest.Item], config: pytest.Config) -> Iterator[pytest.Item]:
+    """The tests, with each case of those marked ``either_store`` on one store only: the first, the second, and so on.
+
+    So every such test runs on both stores, and its cases cost half. Those on the plain path run as well.
+    """
+    turns: dict[tuple[str, frozenset[tuple[str, int]]], int] = {}
+    counts: Counter[str] = Counter()
+    for item in items:
+        if item.get_closest_marker("either_store") is None or not isinstance(item, pytest.Function):
+            yield item
+            continue
+        test = item.nodeid.partition("[")[0]
+        values = item.callspec.params.items()
+        case = test, frozenset((name, id(value)) for name, value in values if name not in ("store_name", "fast_path"))
+        if case not in turns:
+            turns[case] = counts[test]
+            counts[test] += 1
+        stores = stores_of(item, config)
+        store, fast_path = (item.callspec.params.get(name) for name in ("store_name", "fast_path"))
+        if fast_path is False or store == stores[turns[case] % len(stores)]:
+            yield item
+
+
+# ------------------------------------------------------------------------------------------------ garbage
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what is collected out of garbage collections: no test frees it, and looking through it takes a third of all.
+
+    Nothing is collected meanwhile either. What tests themselves leave is found as ever.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 # ------------------------------------------------------------------------------------------------ coverage
@@ -95,10 +140,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Trace a test for the coverage report only where that can add to it, since tracing takes half as long again.
 
-    A test on PostgreSQL covers what the same test on SQLite covers; acceptance tests run engines in other processes.
+    Unit and integration tests call all there is on purpose. Others draw what they do (property tests), run engines in
+    other processes (acceptance tests), or are about the store. What a test covers on PostgreSQL or on the plain path,
+    it covers elsewhere as well.
     """
     coverage = Coverage.current()
-    if coverage is None or not (runs_on_postgresql(item) or ACCEPTANCE in item.path.parents):
+    if coverage is None or (TRACED.intersection(item.path.parents) and not runs_again(item)):
         return (yield)
     coverage.stop()
     try:
@@ -107,12 +154,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         coverage.start()
 
 
-def runs_on_postgresql(item: pytest.Item) -> bool:
-    chosen = getattr(item, "callspec", None)
-    return chosen is not None and "postgresql" in (
-        chosen.params.get("store_name"),
-        chosen.params.get("shared_store"),
-    )
+def runs_again(item: pytest.Item) -> bool:
+    """Whether the engine and the domain do in this test what they do in its runs on SQLite, on the fast path."""
+    chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    on_both = item.get_closest_marker("either_store") is None
+    stores = chosen.get("store_name"), chosen.get("shared_store")
+    return (on_both and "postgresql" in stores) or chosen.get("fast_path") is False
 
 
 # ------------------------------------------------------------------------------------------------ one cluster a run

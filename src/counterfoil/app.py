@@ -305,6 +305,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     gc.freeze()
     gc.set_threshold(*COLLECTION_THRESHOLDS)
+    gc.enable()
     try:
         import uvloop  # noqa: PLC0415
     except ImportError:

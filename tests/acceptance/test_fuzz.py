@@ -16,8 +16,8 @@ from tests.acceptance.processes import EngineProcess, environment, run_command
 from tests.seeds import announce
 from tests.wire import Api
 
-EXAMPLES = 6
-"""Of each operation, beside those of the phase that goes through the edges of each schema: some nine seconds."""
+EXAMPLES = 3
+"""Of each operation, beside those of the phase that goes through the edges of each schema: some seconds."""
 SECONDS = os.environ.get("FUZZ_SECONDS", "")
 """How long to go on with others (``make fuzz``); empty: a fixed number of them, so that every run does the same."""
 LEFT_OUT = "positive_data_acceptance"

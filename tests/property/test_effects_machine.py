@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # all examples together are one test, and a failure takes minutes to shrink
 ]
 
-EXAMPLES = {"sqlite": "24", "postgresql": "9"}
+EXAMPLES = {"sqlite": "12", "postgresql": "5"}
 
 
 def test_no_effect_is_repeated_or_lost_whatever_happens(

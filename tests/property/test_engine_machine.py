@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # all examples together are one test, and a failure takes minutes to shrink
 ]
 
-EXAMPLES = {"sqlite": "24", "postgresql": "9"}
+EXAMPLES = {"sqlite": "12", "postgresql": "5"}
 DOCTOR_EVERY = {"sqlite": 1, "postgresql": 8}
 """The doctor examines after so many rules, since it costs a connection on a server, and at the end of an example."""
 EMPTY = """

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # all examples together are one test, and a failure takes minutes to shrink
 ]
 
-EXAMPLES = {"sqlite": "120", "postgresql": "15"}
+EXAMPLES = {"sqlite": "60", "postgresql": "8"}
 
 
 def test_every_flow_ends_and_every_call_carries_what_its_providers_gave(

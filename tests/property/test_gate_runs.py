@@ -28,7 +28,7 @@ from tests.property.gate_model import EXPIRES_MS, LEASE_MS, PATIENCE_MS, Gatekee
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(600)]
 
-EXAMPLES = {"sqlite": "25", "postgresql": "4"}
+EXAMPLES = {"sqlite": "12", "postgresql": "3"}
 ITEMS = {
     "active": "active",
     "held": "held",

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(900),  # all examples together are one test, and a failure takes minutes to shrink
 ]
 
-EXAMPLES = {"sqlite": "24", "postgresql": "9"}
+EXAMPLES = {"sqlite": "12", "postgresql": "5"}
 
 
 def test_hooks_and_model_agree_whatever_happens(store_name: str, tmp_path: Path, new_database: NewDatabase) -> None:

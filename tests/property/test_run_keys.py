@@ -25,7 +25,7 @@ from tests.store.records import ENDPOINT
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(600)]
 
-EXAMPLES = {"sqlite": "25", "postgresql": "5"}
+EXAMPLES = {"sqlite": "12", "postgresql": "3"}
 OPEN = ("active",)
 STARTS = st.tuples(
     st.just("start"),

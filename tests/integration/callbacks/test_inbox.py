@@ -241,6 +241,7 @@ async def test_pages_have_every_callback_once(
         assert sorted(await callbacks(api, limit=limit), key=str) == sorted(everything, key=str)
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     "query",
     [

@@ -187,6 +187,7 @@ async def test_a_failure_that_is_retriable_is_tried_again(
     assert (await call.signed(DONE)).ok()["status"] == "succeeded"
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("payload", "place"),
     [

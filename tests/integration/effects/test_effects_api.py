@@ -354,6 +354,7 @@ async def test_a_path_that_names_no_effect(api: Api) -> None:
 BODY: dict[str, Any] = {"tool": "t", "key": "k", "class": WRITE, "holder": "h"}
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("change", "place"),
     [
@@ -389,6 +390,7 @@ async def test_a_bad_reservation_is_refused_with_its_place(api: Api, change: dic
     assert (await api.get(EFFECTS)).ok()["effects"] == []
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("verb", "body"),
     [
@@ -453,6 +455,7 @@ async def test_effects_are_listed_by_tool_and_state(api: Api) -> None:
     assert await listed(tool="a", cursor=first["next_cursor"]) == []
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     "query", [{"state": "free"}, {"limit": "0"}, {"cursor": "!"}, {"cursor": "bnVsbA"}, {"x": "1"}]
 )

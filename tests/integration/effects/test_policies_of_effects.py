@@ -104,6 +104,7 @@ async def test_items_of_a_fan_out_get_the_given_key_with_their_index(api: Api, e
     assert keys == {"order-7:0", "order-7:1"}
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("init_keys", "place"),
     [

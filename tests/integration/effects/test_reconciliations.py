@@ -225,6 +225,7 @@ async def test_wrong_questions_are_refused(api: Api, endpoint: StepEndpoint) -> 
     assert (await api.get(f"{QUEUE}/{work_id}")).ok()["hold"] == "reconcile"
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("body", "place"),
     [

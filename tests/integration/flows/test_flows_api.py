@@ -131,6 +131,7 @@ async def created(api: Api, flow_id: str) -> str:
     return str((await api.flow(flow_id))["created_at"])
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     "filters",
     [
@@ -221,6 +222,7 @@ async def test_the_poll_ends_as_soon_as_the_flow_does(api: Api, endpoint: StepEn
     assert time.monotonic() - begun < 1
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("wait", ["-1", "soon", "nan", "1e9"])
 async def test_a_wrong_wait_is_refused(api: Api, endpoint: StepEndpoint, wait: str) -> None:
     flow_id, _ = await dispatched(api, endpoint)

@@ -84,6 +84,7 @@ async def test_a_predicate_that_cannot_be_evaluated_fails_its_step(shop: Worksho
     assert (flow["status"], flow["error"]["code"]) == ("failed", "PREDICATE_FAILED")
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("predicate", ["inputs.x >", "nobody > 1", "inputs.unknown > 1", "1 +"])
 async def test_a_predicate_that_makes_no_sense_is_refused_when_it_is_registered(shop: Workshop, predicate: str) -> None:
     definition = {"endpoint": "http://worker/x", "attributes": {"x": takes("number")}, "predicate": predicate}

@@ -53,6 +53,7 @@ async def test_any_text_is_a_key(api: Api, endpoint: StepEndpoint, key: str) -> 
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
@@ -79,6 +80,7 @@ async def test_a_wrong_field_is_named(api: Api, endpoint: StepEndpoint, fields: 
     assert details["errors"][0]["place"].startswith(place)
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("given", [0, "0", "0s", None, "90s", 5_000, "366d"])
 async def test_how_long_a_key_is_retained_may_be_written_in_several_ways(
     api: Api, endpoint: StepEndpoint, given: Any

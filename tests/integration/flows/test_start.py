@@ -77,6 +77,7 @@ TYPES: list[tuple[str, list[Any], list[Any]]] = [
 ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(("declared", "right", "wrong"), TYPES)
 @pytest.mark.parametrize("role", ["required", "optional"])
 async def test_types_of_inputs(
@@ -141,6 +142,7 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(("body", "place"), BAD)
 async def test_a_bad_start_says_where(api: Api, endpoint: StepEndpoint, body: Any, place: str) -> None:
     await api.put_step(STEP, endpoint.url(PATH))
@@ -149,6 +151,7 @@ async def test_a_bad_start_says_where(api: Api, endpoint: StepEndpoint, body: An
     assert (await api.get("/api/v1/flows")).ok()["flows"] == []
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b'{"goals": ["job"], "init": {"a": NaN}}'])
 async def test_a_start_that_is_no_json(api: Api, endpoint: StepEndpoint, content: bytes) -> None:
     await api.put_step(STEP, endpoint.url(PATH))

@@ -17,6 +17,7 @@ async def test_any_json_value_reaches_the_next_step_as_it_is(shop: Workshop, val
     assert shop.calls("goal") == [{"x": value}]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("kind", ["async", "sync"])
 @pytest.mark.parametrize(
     ("attribute", "outputs"),

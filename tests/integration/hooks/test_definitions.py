@@ -23,6 +23,7 @@ async def test_a_hook_is_shown_with_its_defaults(api: Api) -> None:
     assert (await put_hook(api)).status == 200
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("definition", "place"),
     [
@@ -73,6 +74,7 @@ async def test_only_a_hook_has_a_hook(api: Api, kind: str) -> None:
     assert reply.refused(422, "INVALID_STEP")["errors"][0]["place"] == "hook"
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("token", "value", "given"),
     [

@@ -69,6 +69,7 @@ async def test_a_token_that_no_url_can_hold_fails_the_step(api: Api, token: str,
     assert "the token must" in result["error"]["message"]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("payload", "place"),
     [

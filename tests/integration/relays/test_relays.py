@@ -194,6 +194,7 @@ async def test_probes_and_cancellations_go_through_relays(api: Api) -> None:
         await api.until_event(flow_id, "cancel_delivered")
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     "endpoint", ["relay://", "relay:///x", "relay://Dev/x", "relay://a_b/x", "relay://u:p@dev/x", "relay://dev:1/x",
                  "relay://-a/x", f"relay://{'a' * 64}/x", "relay://dev/x#y", "relay://dev/ä", "relay://dev/a b"]

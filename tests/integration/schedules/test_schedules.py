@@ -104,6 +104,7 @@ async def test_ids_that_no_schedule_has(api: Api) -> None:
     (await api.get("/api/v1/schedules", cursor="a b")).refused(422, "INVALID_INPUT")
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("body", "place"),
     [

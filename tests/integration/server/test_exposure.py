@@ -32,6 +32,7 @@ FORWARDING = [
 # Without keys, behind a proxy -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(("header", "value"), FORWARDING)
 async def test_without_keys_no_request_is_taken_through_a_proxy(api: Api, header: str, value: str) -> None:
     reply = await api.request("GET", "/api/v1/flows", headers={header: value})
@@ -81,6 +82,7 @@ async def test_with_keys_a_proxy_may_stand_in_front(stranger: Api) -> None:
     (await stranger.get("/api/v1/flows")).ok()
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
 @pytest.mark.parametrize("host", ["rebound.evil.example", "rebound.evil.example:8080", "127.0.0.1.evil.example", "["])
 async def test_with_keys_a_rebound_name_needs_one_on_loopback(stranger: Api, path: str, host: str) -> None:
@@ -90,6 +92,7 @@ async def test_with_keys_a_rebound_name_needs_one_on_loopback(stranger: Api, pat
     assert reply.status in (200, 503)
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
 @pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1", "[::1]:8080"])
 async def test_with_keys_loopback_names_need_none_on_loopback(stranger: Api, path: str, host: str) -> None:

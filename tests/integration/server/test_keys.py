@@ -50,6 +50,7 @@ READS = [
 ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("path", READS)
 async def test_every_role_reads_and_no_key_does_not(apis: dict[str, Api], endpoint: StepEndpoint, path: str) -> None:
     await apis["admin"].put_step(STEP, endpoint.url(PATH))
@@ -76,6 +77,7 @@ WRITES: list[tuple[str, str, Any, set[str], set[int]]] = [
 ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(("method", "path", "body", "allowed", "statuses"), WRITES)
 @pytest.mark.parametrize("role", ["viewer", "operator", "reviewer", "admin", "keyless"])
 async def test_which_role_may_change_what(
@@ -100,6 +102,7 @@ async def test_which_role_may_change_what(
         reply.refused(403, "FORBIDDEN")
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("headers", "good"),
     [

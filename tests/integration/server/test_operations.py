@@ -152,6 +152,7 @@ async def test_docs_need_nothing_from_elsewhere(api: Api) -> None:
         assert (await api.get(asset)).status == 200, asset
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"])
 async def test_they_take_no_other_method(api: Api, path: str) -> None:
     (await api.request("POST", path, json={})).refused(405, "METHOD_NOT_ALLOWED")

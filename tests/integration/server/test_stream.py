@@ -134,6 +134,7 @@ async def _healthy(api: Api) -> bool:
     return (await api.get("/readyz")).status == 200
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("last", ["nonsense", "-1", "1.5", "9" * 40])
 async def test_a_wrong_last_event_id(api: Api, endpoint: StepEndpoint, last: str) -> None:
     flow_id, _ = await dispatched(api, endpoint)

@@ -171,6 +171,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(("change", "place"), BAD)
 async def test_a_bad_definition_says_where(api: Api, change: dict[str, Any], place: str) -> None:
     definition = {"endpoint": "http://worker/", **change}
@@ -194,6 +195,7 @@ async def test_a_bad_change_leaves_the_step_as_it_was(api: Api) -> None:
     assert (await api.get("/api/v1/steps/job")).ok()["name"] == "good"
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("step_id", ["-a", "a%20b", "a%2Fb", "%C3%A9", "a" * 129, ".hidden"])
 async def test_a_bad_step_id_is_refused(api: Api, step_id: str) -> None:
     reply = await put(api, step_id, {"endpoint": "http://worker/"})
@@ -201,6 +203,7 @@ async def test_a_bad_step_id_is_refused(api: Api, step_id: str) -> None:
     assert reply.code
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff"])
 async def test_no_json_object(api: Api, content: bytes) -> None:
     reply = await api.request("PUT", "/api/v1/steps/job", data=content, headers=JSON)

@@ -16,6 +16,7 @@ SUBSCRIPTION = {"url": "http://127.0.0.1:9/", "events": ["flow.failed"]}
 SCHEDULE = {"every_ms": 3_600_000, "flow": {"goals": ["job"]}}
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [

@@ -58,6 +58,7 @@ ODD_HEADS: dict[str, tuple[bytes, bytes]] = {
 }
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("name", ODD_HEADS)
 async def test_an_odd_head_is_understood_the_same_by_either_parser(api: Api, endpoint: StepEndpoint, name: str) -> None:
     """As the first thing on a connection, where a plain head would not be parsed, and behind one that was parsed."""

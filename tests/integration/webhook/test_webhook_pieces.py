@@ -160,6 +160,7 @@ SITUATIONS = {
 }
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("name", SITUATIONS)
 async def test_every_way_has_the_same_answer(api: Api, endpoint: StepEndpoint, name: str) -> None:
     """Status, headers and body: all of it, but for ids and times."""
@@ -347,6 +348,7 @@ async def test_a_stop_answers_what_it_has_taken(
             assert (answer.status, status) == (503, "active")
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_small_limit_holds_for_every_way(
     start_node: StartNode, connect: Connect, endpoint: StepEndpoint, way: str

@@ -25,6 +25,7 @@ async def planned_delays(api: Api, flow_id: str, count: int) -> list[float]:
     ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("work", "expected"),
     [

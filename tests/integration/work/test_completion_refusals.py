@@ -59,6 +59,7 @@ async def unchanged(api: Api, flow_id: str) -> None:
     assert not {"work_succeeded", "work_failed", "work_not_completed"} & set(await api.event_types(flow_id))
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(("content", "place"), INVALID)
 async def test_not_a_step_result(api: Api, endpoint: StepEndpoint, content: bytes, place: str) -> None:
     """422 says where; the receipt stays good."""
@@ -72,6 +73,7 @@ async def test_not_a_step_result(api: Api, endpoint: StepEndpoint, content: byte
     assert (await api.succeed(received))["status"] == "succeeded"
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     "media_type",
     [
@@ -209,6 +211,7 @@ BAD_SIGNATURES: dict[str, Callable[[], dict[str, str]]] = {
 }
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("case", BAD_SIGNATURES)
 async def test_a_missing_or_wrong_signature(signed_api: Api, endpoint: StepEndpoint, case: str) -> None:
     """401, and the receipt stays good for a result that is signed."""

@@ -43,6 +43,7 @@ async def not_completed(api: Api, flow_id: str) -> tuple[dict[str, Any], dict[st
 # ------------------------------------------------------------------------------------------- 2xx, success
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 @pytest.mark.parametrize("body", [None, {"success": True}, {"success": True, "outputs": {"too": "early"}}, "  \n"])
 async def test_async_2xx_acknowledges(api: Api, endpoint: StepEndpoint, status: int, body: Any) -> None:
@@ -114,6 +115,7 @@ NO_STEP_RESULT = [
 ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("answer", NO_STEP_RESULT)
 async def test_async_2xx_with_another_body_acknowledges_and_is_noted(
     api: Api, endpoint: StepEndpoint, answer: Answer
@@ -131,6 +133,7 @@ async def test_an_ordinary_acknowledgement_has_no_note(api: Api, endpoint: StepE
     assert not (await api.until_event(flow_id, "work_acknowledged"))["data"].get("note")
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("answer", NO_STEP_RESULT)
 async def test_sync_2xx_with_another_body_fails(api: Api, endpoint: StepEndpoint, answer: Answer) -> None:
     flow_id = await run(api, endpoint, "sync", answer)
@@ -167,6 +170,7 @@ async def test_sync_outputs_of_another_type_than_declared(api: Api, endpoint: St
 # ------------------------------------------------------------------------------------------- not now
 
 
+@pytest.mark.either_store
 @KINDS
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 501, 502, 503, 504, 507, 599])
 async def test_not_now(api: Api, endpoint: StepEndpoint, kind: str, status: int) -> None:
@@ -177,6 +181,7 @@ async def test_not_now(api: Api, endpoint: StepEndpoint, kind: str, status: int)
     assert str(status) in work["error"]["message"]
 
 
+@pytest.mark.either_store
 @KINDS
 @pytest.mark.parametrize("status", [429, 503, 408, 500])
 async def test_retry_after_in_seconds(api: Api, endpoint: StepEndpoint, kind: str, status: int) -> None:
@@ -192,6 +197,7 @@ async def test_retry_after_as_a_date(api: Api, endpoint: StepEndpoint, kind: str
     assert 390 < seconds_from_now(work["next_attempt_at"]) <= 400.5
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("value", ["5", "0", "soon", "-20", "", "1e9", "Wed, 21 Oct 2015 07:28:00 GMT", "9" * 5000])
 async def test_a_shorter_past_or_meaningless_retry_after(api: Api, endpoint: StepEndpoint, value: str) -> None:
     """The backoff stands (or the limit of one hour, for a number without end)."""
@@ -222,6 +228,7 @@ async def test_it_recovers(api: Api, endpoint: StepEndpoint, kind: str) -> None:
 # ------------------------------------------------------------------------------------------- no
 
 
+@pytest.mark.either_store
 @KINDS
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 410, 413, 418, 422, 451, 499])
 async def test_other_4xx_fail(api: Api, endpoint: StepEndpoint, kind: str, status: int) -> None:
@@ -232,6 +239,7 @@ async def test_other_4xx_fail(api: Api, endpoint: StepEndpoint, kind: str, statu
     assert str(status) in work["error"]["message"]
 
 
+@pytest.mark.either_store
 @KINDS
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 304, 307, 308])
 async def test_redirects_are_not_followed(api: Api, endpoint: StepEndpoint, kind: str, status: int) -> None:

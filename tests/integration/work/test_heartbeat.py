@@ -55,6 +55,7 @@ async def test_a_heartbeat_without_progress_keeps_the_last_one(api: Api, endpoin
     assert (await api.work(flow_id))["progress"] == 0.7
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     ("content", "place"),
     [

@@ -85,6 +85,7 @@ async def test_pages(api: Api, endpoint: StepEndpoint) -> None:
     assert len(seen) == len(set(seen)) == 12
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(
     "filters", [{"status": "nonsense"}, {"limit": "0"}, {"overdue": "perhaps"}, {"cursor": "nonsense"}]
 )

@@ -194,6 +194,7 @@ def test_the_table_has_everything_that_settles() -> None:
     assert [row[0] for row in rows] == list(WHAT_SETTLES)
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("policy", HELD)
 @pytest.mark.parametrize("row", SETTLED[1:], ids=lambda row: row[0])
 async def test_an_outcome_is_settled_as_the_table_says(simulator: Simulator, row: list[str], policy: str) -> None:

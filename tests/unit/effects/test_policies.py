@@ -33,6 +33,7 @@ from tests.unit.effects.charges import (
 )
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("cause", UNKNOWN)
 @pytest.mark.parametrize("policy", RETRIED)
 async def test_an_unknown_outcome_is_repeated_with_the_same_key(simulator: Simulator, policy: str, cause: str) -> None:
@@ -46,6 +47,7 @@ async def test_an_unknown_outcome_is_repeated_with_the_same_key(simulator: Simul
     assert len(keys) == 1
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("cause", UNKNOWN)
 @pytest.mark.parametrize("policy", HELD)
 async def test_an_unknown_outcome_is_held(simulator: Simulator, policy: str, cause: str) -> None:
@@ -63,6 +65,7 @@ async def test_an_unknown_outcome_is_held(simulator: Simulator, policy: str, cau
     assert sent(simulator) == 1
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("reply", [connection_refused(), answered(503), answered(429), answered(425)])
 @pytest.mark.parametrize("policy", [*RETRIED, *HELD])
 async def test_what_was_surely_not_taken_is_repeated(simulator: Simulator, policy: str, reply: Any) -> None:

@@ -159,6 +159,7 @@ ANSWERS_OF_NO_USE = [
 ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("reply", ANSWERS_OF_NO_USE)
 @pytest.mark.parametrize("policy", HELD)
 async def test_any_other_answer_leaves_a_held_item_held(simulator: Simulator, policy: str, reply: Reply) -> None:
@@ -171,6 +172,7 @@ async def test_any_other_answer_leaves_a_held_item_held(simulator: Simulator, po
     assert await simulator.next_due(SweepName.PROBES) == simulator.clock() + 1_000
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize("reply", ANSWERS_OF_NO_USE)
 async def test_any_other_answer_lets_an_idempotent_item_be_repeated(simulator: Simulator, reply: Reply) -> None:
     await unknown(simulator, "idempotent")

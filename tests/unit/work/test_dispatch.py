@@ -131,6 +131,7 @@ ANSWERS: list[tuple[str, Reply, str, str | None]] = [
 ]
 
 
+@pytest.mark.either_store
 @pytest.mark.parametrize(("kind", "reply", "status", "code"), ANSWERS)
 async def test_every_row_of_the_table(
     simulator: Simulator, kind: str, reply: Reply, status: str, code: str | None
