@@ -43,8 +43,12 @@ def asked_for() -> set[str]:
     for path in (SOURCE / "engine").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
-                case ast.Call(
-                    func=ast.Attribute(attr="read" | "_read" | "_list" | "of") | ast.Name(id="_found"), args=[name, *_]
+                case (
+                    ast.Call(
+                        func=ast.Attribute(attr="read" | "_read" | "_list" | "of") | ast.Name(id="_found"),
+                        args=[name, *_],
+                    )
+                    | ast.Call(func=ast.Name(id="_due_by"), args=[_, name])
                 ):
                     texts = {leaf.value for leaf in ast.walk(name) if isinstance(leaf, ast.Constant)}
                     names |= {text for text in texts if isinstance(text, str) and "_" in text}

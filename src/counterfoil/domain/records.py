@@ -265,6 +265,11 @@ class StepVersion:
         """Whether an agent runs it: then there is nothing to send, and the agent decides about the next attempt."""
         return self.version == GATED
 
+    @cached_property
+    def shares(self) -> bool:
+        """Whether its items share something with other flows: the key of an effect, or the token of a hook."""
+        return self.definition.kind == "hook" or self.definition.effect.dedupes
+
     def undoing(self, defaults: WorkDefaults) -> StepVersion:
         """The version of the step that compensates this one."""
         return StepVersion.of(self.step_id, self.definition.undoing(), defaults, self.version + UNDOING)

@@ -12,6 +12,8 @@ from counterfoil.domain.records import Work
 def release_shared(view: FlowView, work: Work, event: Event) -> None:
     """The item ends by this event: what it shares goes to the next item that waits for it."""
     step = view.version(work.version)
+    if not step.shares:
+        return
     if step.definition.effect.dedupes and work.undoes is None:
         item_ended(view, work, step, event)
     elif step.definition.kind == "hook":
