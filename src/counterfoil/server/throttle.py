@@ -1,7 +1,11 @@
-"""Wrong API keys are answered late: guessing is slowed down, callers with a right key never wait.
+"""Wrong API keys and, in a flood, unknown receipts are answered late. Callers with a right one never wait.
 
-Failures are counted by peer address in a leaky bucket. Memory is bounded, and so is the number of answers that are held
-back: beyond it a wrong key is answered at once, because a late answer keeps a connection open.
+Late answers slow down the guessing of keys. Failures are counted by peer address in a leaky bucket. Memory is bounded,
+and so is the number of answers that are held back: beyond it a wrong key is answered at once, because a late answer
+keeps a connection open.
+
+Receipts cannot be guessed, but refusing one costs as much as a completion. A client that sends the next one after the
+answer to the last leaves the node time for completions if that answer is late.
 """
 
 from __future__ import annotations
@@ -26,6 +30,11 @@ COUNTED_FAILURES = FREE_FAILURES + 16
 PEERS_KEPT = 4_096
 LATE_ANSWERS = 64
 LATE_ANSWERS_PER_PEER = 8
+
+UNKNOWN_RECEIPTS_PER_SECOND = 1_000
+"""Unknown receipts that are answered without a delay."""
+UNKNOWN_RECEIPTS_AT_ONCE = 100
+LONGEST_TURN_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +91,27 @@ class KeyThrottle:
         if left <= FREE_FAILURES:
             log.warning("wrong_api_keys", peer=network, further_answers="delayed")
         return min(FIRST_DELAY_SECONDS * 2 ** (excess - 1), LONGEST_DELAY_SECONDS)
+
+
+class ReceiptPace:
+    """When unknown receipts are answered: so many a second, over all callers, and each within a second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._full_at = 0.0
+        """When ``UNKNOWN_RECEIPTS_AT_ONCE`` may be answered again."""
+
+    async def turn(self) -> None:
+        if delay := self.delay():
+            await asyncio.sleep(delay)
+
+    def delay(self) -> float:
+        """Count an unknown receipt; returns the delay of its answer in seconds."""
+        now = self._clock()
+        at_once = UNKNOWN_RECEIPTS_AT_ONCE / UNKNOWN_RECEIPTS_PER_SECOND
+        full_at = max(self._full_at, now) + 1 / UNKNOWN_RECEIPTS_PER_SECOND
+        self._full_at = min(full_at, now + at_once + LONGEST_TURN_SECONDS)
+        return max(0.0, self._full_at - now - at_once)
 
 
 def _network_of(address: str | None) -> str:

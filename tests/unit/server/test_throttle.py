@@ -14,8 +14,12 @@ from counterfoil.server.throttle import (
     FREE_FAILURES,
     LATE_ANSWERS,
     LONGEST_DELAY_SECONDS,
+    LONGEST_TURN_SECONDS,
     PEERS_KEPT,
+    UNKNOWN_RECEIPTS_AT_ONCE,
+    UNKNOWN_RECEIPTS_PER_SECOND,
     KeyThrottle,
+    ReceiptPace,
 )
 
 PEER = "203.0.113.9"
@@ -95,3 +99,20 @@ async def test_only_so_many_answers_are_late_at_once(watch: Watch, monkeypatch: 
     guard.release()
     await asyncio.gather(*late)
     await asyncio.gather(*(guard.failed(address) for address in addresses))
+
+
+def test_unknown_receipts_are_answered_at_once_until_there_are_too_many(watch: Watch) -> None:
+    pace = ReceiptPace(watch)
+    assert max(pace.delay() for _ in range(UNKNOWN_RECEIPTS_AT_ONCE)) == pytest.approx(0)
+    delays = [pace.delay() for _ in range(UNKNOWN_RECEIPTS_PER_SECOND)]
+    assert delays == pytest.approx([(number + 1) / UNKNOWN_RECEIPTS_PER_SECOND for number in range(len(delays))])
+    assert pace.delay() == pytest.approx(LONGEST_TURN_SECONDS)
+    watch.now += LONGEST_TURN_SECONDS
+    assert pace.delay() == pytest.approx(1 / UNKNOWN_RECEIPTS_PER_SECOND)
+
+
+def test_of_unknown_receipts_at_their_pace_none_waits(watch: Watch) -> None:
+    pace = ReceiptPace(watch)
+    for _ in range(10 * UNKNOWN_RECEIPTS_PER_SECOND):
+        watch.now += 1 / UNKNOWN_RECEIPTS_PER_SECOND
+        assert pace.delay() == 0

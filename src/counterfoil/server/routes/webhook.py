@@ -5,6 +5,9 @@ This is the hot path: a handler does no more than read, validate, submit and ans
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import wraps
+
 from aiohttp import web
 from pydantic import ValidationError
 
@@ -42,7 +45,8 @@ from counterfoil.server.completions import (
     result_of,
 )
 from counterfoil.server.requests import parse_body, read_body, require_json, validate
-from counterfoil.server.routes import EngineFacade, HeaderParameter, Route, SuccessAnswer
+from counterfoil.server.routes import EngineFacade, Handler, HeaderParameter, Route, SuccessAnswer
+from counterfoil.server.throttle import ReceiptPace
 from counterfoil.wire.work import HeartbeatTaken, ReceiptState, ReportTaken
 
 RECEIPT_HEADER = "Counterfoil-Receipt"
@@ -116,7 +120,25 @@ class WebhookIntake:
 
 
 def webhook_routes(engine: EngineFacade) -> list[Route]:
-    return [*_completion_routes(engine), *_receipt_routes(engine)]
+    pace = ReceiptPace()
+    return [
+        replace(route, handler=_paced(route.handler, pace))
+        for route in (*_completion_routes(engine), *_receipt_routes(engine))
+    ]
+
+
+def _paced(handler: Handler, pace: ReceiptPace) -> Handler:
+    """The same handler; in a flood of unknown receipts, each of them is answered late."""
+
+    @wraps(handler)
+    async def paced_handler(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except UnknownReceipt:
+            await pace.turn()
+            raise
+
+    return paced_handler
 
 
 def _completion_routes(engine: EngineFacade) -> list[Route]:
